@@ -1,0 +1,79 @@
+"""What most programs need: load a trained model, ask it about a picture."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitral.data.decode import Picture
+from vitral.run import Run
+from vitral.weights.own import Weights, read_weights
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """An answer: the label, how probable the model holds it, and the same for every class, most probable first."""
+
+    label: str
+    probability: float
+    probabilities: tuple[tuple[str, float], ...]
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.probability:.1%})"
+
+
+class Classifier:
+    """A trained model that answers for pictures.
+
+    `Classifier.load("runs/digits").predict("picture.png")` gives a Prediction; a list of pictures gives a list.
+    A picture is a path, a Pillow picture or an array of uint8 or uint16, (H, W) or (H, W, channels); an array
+    (B, H, W, channels) is a list of pictures. All pass through the preprocessing that is stored with the weights.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.model = weights.model.eval()
+        self.preprocess = weights.preprocess
+        self.class_names = weights.class_names
+
+    @classmethod
+    def load(cls, source: str | Path | Run) -> "Classifier":
+        """From a run, its folder, or a `model.safetensors` by itself."""
+        if isinstance(source, Run):
+            return cls(source.weights())
+        if Path(source).suffix == ".safetensors":
+            return cls(read_weights(Path(source)))
+        return cls(Run.load(source).weights())
+
+    @overload
+    def predict(self, pictures: Picture) -> Prediction: ...  # type: ignore[overload-overlap]  # a str is a Sequence
+
+    @overload
+    def predict(self, pictures: Sequence[Picture]) -> list[Prediction]: ...
+
+    def predict(self, pictures: Picture | Sequence[Picture]) -> Prediction | list[Prediction]:
+        """What a picture shows, or what each of a list of pictures shows."""
+        if isinstance(pictures, np.ndarray) and pictures.ndim == 4:
+            pictures = list(pictures)
+        if isinstance(pictures, Sequence) and not isinstance(pictures, str):
+            return list(self._each(pictures))
+        return next(self._each([pictures]))
+
+    def probabilities(self, pictures: Sequence[Picture]) -> NDArray[np.float32]:
+        """(pictures, classes)."""
+        images = torch.stack([self.preprocess(picture) for picture in pictures])
+        with torch.inference_mode():
+            return self.model(images).softmax(dim=1).numpy()
+
+    def _each(self, pictures: Sequence[Picture], batch_size: int = 64) -> Iterator[Prediction]:
+        for start in range(0, len(pictures), batch_size):
+            for row in self.probabilities(pictures[start : start + batch_size]):
+                yield self._prediction(row)
+
+    def _prediction(self, row: NDArray[Any]) -> Prediction:
+        order = np.argsort(-row, kind="stable")
+        ranked = tuple((self.class_names[i], float(row[i])) for i in order)
+        return Prediction(ranked[0][0], ranked[0][1], ranked)

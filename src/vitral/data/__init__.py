@@ -1,0 +1,1 @@
+"""Pictures become batches. Knows nothing of models."""

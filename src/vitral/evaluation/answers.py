@@ -1,0 +1,52 @@
+"""What a model answers for a set of pictures, and the figures that follow from it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from vitral.data.batches import Pack
+from vitral.data.preprocess import Preprocess
+from vitral.model.vit import ViT
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Logits beside the right labels."""
+
+    logits: Tensor  # (n, classes)
+    labels: Tensor  # (n,)
+
+    @cached_property
+    def probabilities(self) -> NDArray[Any]:
+        """(n, classes)."""
+        return self.logits.softmax(dim=1).numpy()
+
+    @cached_property
+    def predicted(self) -> NDArray[np.int64]:
+        """(n,) the most probable class."""
+        return self.logits.argmax(dim=1).numpy()
+
+    @property
+    def loss(self) -> float:
+        """Mean cross-entropy."""
+        return float(cross_entropy(self.logits, self.labels))
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return float(np.mean(self.predicted == self.labels.numpy()))
+
+
+@torch.no_grad()
+def answers(model: ViT, pack: Pack, preprocess: Preprocess) -> Answers:
+    """Ask the model about every picture of a pack. The model is left in evaluation mode."""
+    model.eval()
+    device = model.pos_embed.device
+    logits = [model(batch.images.to(device)).cpu() for batch in pack.in_order(preprocess)]
+    return Answers(torch.cat(logits), pack.labels)

@@ -1,0 +1,1 @@
+"""A tensor becomes logits. Knows nothing of files, data or training."""

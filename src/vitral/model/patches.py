@@ -1,0 +1,44 @@
+"""Images cut into patches and put together again: for readers, figures and tests. The model does it by convolution."""
+
+from torch import Tensor
+
+from vitral.errors import DataError
+
+
+def patchify(images: Tensor, patch_size: int) -> Tensor:  # (B, C, H, W) → (B, N, P·P·C)
+    """Cut images into patches, in reading order, each flattened by row, column, channel.
+
+    >>> import torch
+    >>> patchify(torch.zeros(2, 3, 32, 48), patch_size=16).shape
+    torch.Size([2, 6, 768])
+    """
+    B, C, H, W = images.shape
+    P = patch_size
+    _whole_patches(H, W, P)
+    grid = images.reshape(B, C, H // P, P, W // P, P)
+    return grid.permute(0, 2, 4, 3, 5, 1).reshape(B, (H // P) * (W // P), P * P * C)
+
+
+def unpatchify(patches: Tensor, patch_size: int, height: int, width: int) -> Tensor:  # (B, N, P·P·C) → (B, C, H, W)
+    """Put patches together again: what `patchify` cut, to the bit.
+
+    >>> import torch
+    >>> images = torch.rand(2, 3, 32, 48)
+    >>> bool((unpatchify(patchify(images, 16), 16, 32, 48) == images).all())
+    True
+    """
+    B, N, values = patches.shape
+    P = patch_size
+    _whole_patches(height, width, P)
+    if N != (height // P) * (width // P) or values % (P * P):
+        raise DataError(
+            f"{N} patches of {values} values do not make images of {height}×{width} with patches of {P}: that takes "
+            f"{(height // P) * (width // P)} patches, each of {P}·{P} values a channel."
+        )
+    grid = patches.reshape(B, height // P, width // P, P, P, values // (P * P))
+    return grid.permute(0, 5, 1, 3, 2, 4).reshape(B, -1, height, width)
+
+
+def _whole_patches(height: int, width: int, patch_size: int) -> None:
+    if patch_size < 1 or height % patch_size or width % patch_size:
+        raise DataError(f"Patches of {patch_size} do not divide {height}×{width} pixels.")

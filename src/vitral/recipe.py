@@ -1,0 +1,159 @@
+"""What was asked: model + data + train. Frozen, validated, TOML both ways; pure data, no torch."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field
+
+from vitral.data.config import Data
+from vitral.errors import RecipeError
+from vitral.model.config import ViTConfig
+from vitral.settings import FORMAT, Part, Settings, as_table, check_format, names, unknown
+
+
+class AdamW(Part):
+    """One rate for all."""
+
+    kind: Literal["adamw"] = "adamw"
+    learning_rate: float = Field(default=1e-3, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = Field(default=0.0, ge=0)
+
+
+class Muon(Part):
+    """Orthogonalised steps for the matrices of the blocks, AdamW for all else."""
+
+    kind: Literal["muon"] = "muon"
+    learning_rate: float = Field(default=0.02, gt=0)
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    adamw_learning_rate: float = Field(default=2e-3, gt=0)
+    adamw_betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = Field(default=0.0, ge=0)
+
+
+Optimizer = Annotated[AdamW | Muon, Field(discriminator="kind"), BeforeValidator(as_table)]
+
+
+class Schedule(Part):
+    """What the learning rate does after the warm-up."""
+
+    kind: Literal["cosine", "linear", "constant"] = "cosine"
+
+
+class Train(Settings):
+    """The table `[train]` of a recipe."""
+
+    seed: int = Field(default=0, ge=0, description="the one number behind all that is random")
+    epochs: int = Field(default=10, ge=1, description="times through the training pictures")
+    batch_size: int = Field(default=64, ge=1, description="pictures a step")
+    optimizer: Optimizer = Field(
+        default=AdamW(), description="adamw, or muon for the blocks' matrices and adamw for the rest"
+    )
+    warmup: float = Field(default=0.05, ge=0, le=1, description="share of the steps in which the learning rate rises")
+    schedule: Schedule = Field(default=Schedule(), description="and then: cosine or linear towards 0, or constant")
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1, description="share of the target spread over all classes")
+    ema: float = Field(
+        default=0.0, ge=0, lt=1, description="decay of the average of weights that is the result; 0: the last"
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="auto: the best that is there")
+
+
+class Recipe(Settings):
+    """All that a training needs to know.
+
+    >>> recipe = Recipe(model=ViTConfig(image_size=8, patch_size=2), data=Data(source="digits"))
+    >>> recipe.changed({"train.epochs": 3}).train.epochs
+    3
+    """
+
+    model: ViTConfig = ViTConfig()
+    data: Data = Data()
+    train: Train = Train()
+
+    def changed(self, settings: Mapping[str, Any]) -> "Recipe":
+        """The same with some settings changed, by their dotted names."""
+        values = self.write()
+        for name, value in settings.items():
+            _set(values, name, value)
+        return Recipe.read(values)
+
+    def to_toml(self) -> str:
+        """As recipe.toml has it: complete, with a comment on each setting."""
+        import tomlkit
+
+        document = tomlkit.document()
+        document.add(tomlkit.comment("A recipe: what is trained, on what, and how. Train it: vitral train THIS.toml"))
+        document.add("format", tomlkit.item(FORMAT))
+        _fill(document, self)
+        return tomlkit.dumps(document)
+
+    @classmethod
+    def from_toml(cls, text: str, name: str = "The recipe") -> Self:
+        """Read what `to_toml` wrote, or what somebody typed. `name` is for the sentence if it is wrong."""
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise RecipeError(f"{name} is not TOML: {error}.") from None
+        check_format(values.pop("format", FORMAT), name)
+        try:
+            return cls.read(values)
+        except RecipeError as error:
+            raise RecipeError(f"{name}: {error}") from None
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Read a recipe from a TOML file."""
+        try:
+            return cls.from_toml(Path(path).read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError(f"{path} cannot be read as a recipe ({error}).") from None
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`train.epochs=5` → ("train.epochs", 5): the value is read as TOML, else it is a string.
+
+    >>> parse_setting("train.optimizer=muon")
+    ('train.optimizer', 'muon')
+    """
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise RecipeError(f"{text} is not a setting: write name=value, such as train.epochs=5.")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value
+
+
+def _set(values: dict[str, Any], name: str, value: Any) -> None:
+    known = list(names(Recipe))
+    if name not in known:
+        raise RecipeError(unknown(name, known))
+    *path, last = name.split(".")
+    table = values
+    for word in path:
+        table[word] = as_table(table[word])  # a part that stands there as a word gets its settings one by one
+        table = table[word]
+    table[last] = value
+
+
+def _fill(table: Any, settings: Settings) -> None:
+    """Settings into a TOML table, each with its description behind it."""
+    import tomlkit
+
+    values = settings.write()
+    for name, field in type(settings).model_fields.items():
+        value = getattr(settings, name)
+        if isinstance(value, Settings) and not isinstance(value, Part):
+            inner = tomlkit.table()
+            _fill(inner, value)
+            table.add(name, inner)
+            continue
+        item = tomlkit.item(values[name])
+        if isinstance(values[name], dict):
+            item = tomlkit.inline_table()
+            item.update(values[name])
+        if field.description:
+            item.comment(field.description)
+        table.add(name, item)

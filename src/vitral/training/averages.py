@@ -1,0 +1,24 @@
+"""The average of the weights along the way, which is often better than the last ones."""
+
+from copy import deepcopy
+
+import torch
+
+from vitral.model.vit import ViT
+
+
+class Average:
+    """An exponential moving average. With decay 0 it is the model itself."""
+
+    def __init__(self, model: ViT, decay: float) -> None:
+        self.decay = decay
+        self.trained = model
+        self.model = deepcopy(model).requires_grad_(False) if decay else model
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """After step n (from 1): a ← d·a + (1 − d)·w."""
+        if self.decay:
+            # The average is short at first, so that a short run does not end as it began.
+            decay = min(self.decay, (1 + step) / (10 + step))
+            torch._foreach_lerp_(list(self.model.parameters()), list(self.trained.parameters()), 1 - decay)

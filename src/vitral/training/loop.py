@@ -1,0 +1,151 @@
+"""The loop: batches become weights, and what happens on the way is told as events.
+
+`events(recipe)` is a generator. Progress bars, trackers, tests and notebooks are listeners to what it yields;
+nothing in here prints. Closing it saves what there is.
+"""
+
+import math
+import time
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from vitral.errors import RecipeError
+from vitral.evaluation.answers import answers
+from vitral.recipe import Recipe
+from vitral.run import Choices, Run, free_folder
+from vitral.training.preparation import Plan, prepare
+from vitral.weights.own import Weights
+
+
+@dataclass(frozen=True)
+class Started:
+    """The data is there, the model is built, the run folder is made."""
+
+    run: Run
+    plan: Plan
+    choices: Choices
+
+
+@dataclass(frozen=True)
+class Step:
+    """The weights moved once."""
+
+    step: int
+    loss: Tensor  # (), still on the device: asking for the number makes the CPU wait
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Once through the training pictures. Training figures are of the augmented pictures, as they were learnt from."""
+
+    epoch: int
+    step: int
+    train_loss: float
+    train_accuracy: float
+    validation_loss: float
+    validation_accuracy: float
+    seconds: float  # since the start
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The final weights are in the run folder."""
+
+    run: Run
+    seconds: float
+
+
+Event = Started | Step | Epoch | Finished
+Listener = Callable[[Event], None]
+
+
+def train(recipe: Recipe, *, out: str | Path | None = None, listeners: Iterable[Listener] = ()) -> Run:
+    """Train as the recipe asks, and return the run. `out` is its folder; without it, the next free one in `runs/`."""
+    listeners = list(listeners)
+    happening = events(recipe, out=out)
+    try:
+        for event in happening:
+            for listener in listeners:
+                listener(event)
+    finally:
+        happening.close()
+    assert isinstance(event, Finished)
+    return event.run
+
+
+def events(recipe: Recipe, *, out: str | Path | None = None) -> Generator[Event]:
+    """Train, and tell: Started, then Steps with an Epoch now and then, then Finished."""
+    started_at, clock = datetime.now(UTC), time.perf_counter()
+    plan = prepare(recipe)
+    model, average, optimizers = plan.model, plan.average, plan.optimizers
+    record = plan.record(started_at)
+    run = Run.create(out or free_folder(recipe.data.source), recipe, record, plan.index.rows())
+    finished, step = False, 0
+    progress: list[tuple[Step, Tensor]] = []  # of this epoch: steps, and how many of each batch were right
+    yield Started(run, plan, record.choices)
+    try:
+        for step, batch in plan.batches.starting_at(1):
+            optimizers.set_share(plan.share(step))
+            images, labels = batch.images.to(plan.device), batch.labels.to(plan.device)
+            logits = model(images)
+            loss = cross_entropy(logits, labels, label_smoothing=recipe.train.label_smoothing)
+            loss.backward()
+            optimizers.step()
+            optimizers.zero_grad()
+            average.update(step)
+            happened = Step(step, loss.detach(), optimizers.rate)
+            progress.append((happened, (logits.detach().argmax(dim=1) == labels).double().mean()))
+            yield happened
+            if step % plan.batches.steps_per_epoch == 0:
+                epoch = _epoch(plan, step, progress, time.perf_counter() - clock)
+                _write(run, progress, epoch)
+                progress = []
+                yield epoch
+            if step == plan.steps:
+                break
+        finished = True
+    finally:
+        # Also when the generator is closed or something fails: what was learnt is never lost.
+        _write(run, progress)
+        seconds = time.perf_counter() - clock
+        state = "finished" if finished else "stopped"
+        record = record.model_copy(update={"state": state, "seconds": round(seconds, 3), "steps": step})
+        run.write_weights(Weights(average.model, plan.preprocess, plan.index.class_names), record)
+    yield Finished(run, seconds)
+
+
+def _epoch(plan: Plan, step: int, progress: list[tuple[Step, Tensor]], seconds: float) -> Epoch:
+    """The epoch that ends with this step, measured."""
+    train_loss = float(torch.stack([happened.loss for happened, _ in progress]).mean())
+    if not math.isfinite(train_loss):
+        raise RecipeError(
+            f"The loss is no longer a number at step {step}: the training has run away. "
+            "Lower train.optimizer.learning_rate, or raise train.warmup."
+        )
+    validation = answers(plan.average.model, plan.validation, plan.preprocess)
+    plan.model.train()
+    return Epoch(
+        epoch=step // plan.batches.steps_per_epoch,
+        step=step,
+        train_loss=train_loss,
+        train_accuracy=float(torch.stack([share for _, share in progress]).mean()),
+        validation_loss=validation.loss,
+        validation_accuracy=validation.accuracy,
+        seconds=seconds,
+    )
+
+
+def _write(run: Run, progress: list[tuple[Step, Tensor]], epoch: Epoch | None = None) -> None:
+    """Lines for metrics.jsonl; the losses are asked for here, once an epoch."""
+    lines = [
+        {"event": "step", "step": happened.step, "loss": float(happened.loss), "learning_rate": happened.learning_rate}
+        for happened, _ in progress
+    ]
+    run.append_metrics(lines + ([{"event": "epoch", **asdict(epoch)}] if epoch else []))

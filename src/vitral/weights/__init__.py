@@ -1,0 +1,1 @@
+"""Files of weights, in and out: one file a family."""

@@ -1,0 +1,118 @@
+"""Vitral's own `model.safetensors`: the weights, and all that is needed to use them (docs/schema.md)."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import safetensors
+import safetensors.torch
+import torch
+from pydantic import model_validator
+
+from vitral.data.preprocess import Preprocess
+from vitral.errors import RecipeError, WeightsError
+from vitral.files import write_whole
+from vitral.model.config import ViTConfig
+from vitral.model.vit import ViT
+from vitral.settings import FORMAT, Settings, check_format
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A model ready for use: what it is, what it wants to see, and what its answers are called."""
+
+    model: ViT
+    preprocess: Preprocess
+    class_names: tuple[str, ...]
+    about: dict[str, str] = field(default_factory=dict)
+
+
+class Header(Settings):
+    """The JSON in the metadata of the file, under the one key `vitral`."""
+
+    format: int = FORMAT
+    model: ViTConfig
+    preprocess: Preprocess
+    class_names: tuple[str, ...]
+    about: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _one_name_a_class(self) -> Self:
+        if len(self.class_names) != self.model.classes:
+            raise ValueError(f"It has {len(self.class_names)} class_names for {self.model.classes} classes.")
+        if self.preprocess.channels != self.model.channels:
+            given, taken = self.preprocess.channels, self.model.channels
+            raise ValueError(f"Its preprocessing gives {given} channels, and its model takes {taken}.")
+        return self
+
+
+def write_weights(path: Path, weights: Weights) -> None:
+    """Write the file, whole or not at all."""
+    header = Header(
+        model=weights.model.config,
+        preprocess=weights.preprocess,
+        class_names=weights.class_names,
+        about=weights.about,
+    ).write()
+    if not weights.about:
+        del header["about"]
+    tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.model.state_dict().items()}
+    metadata = {"vitral": json.dumps(header, ensure_ascii=False)}
+    write_whole(path, safetensors.torch.save(tensors, metadata=metadata))
+
+
+def read_weights(path: Path) -> Weights:
+    """Read the file, trusting nothing in it: what it says it is must be what it holds."""
+    if not path.is_file():
+        raise WeightsError(
+            f"{path} is not a file. A file of weights was expected, such as runs/digits/model.safetensors."
+        )
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            header = _header(path, file.metadata() or {})
+            found = {name: _describe(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        # On the meta device a model has shapes and no memory: a header that claims a huge model costs nothing.
+        with torch.device("meta"):
+            model = ViT(header.model)
+        expected = {name: ("F32", tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
+        _compare(path, found, expected)
+        model.load_state_dict(safetensors.torch.load_file(path), assign=True)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise WeightsError(f"{path} is damaged, or is not a safetensors file ({error}).") from None
+    return Weights(model.eval(), header.preprocess, header.class_names, header.about)
+
+
+def _header(path: Path, metadata: dict[str, str]) -> Header:
+    if "vitral" not in metadata:
+        raise WeightsError(f"{path} was not written by Vitral: its metadata has no key `vitral`.")
+    try:
+        values = json.loads(metadata["vitral"])
+        check_format(values.get("format"), str(path), WeightsError)
+        return Header.read(values)
+    except (json.JSONDecodeError, AttributeError):
+        raise WeightsError(f"{path} is damaged: its metadata is not a table in JSON.") from None
+    except RecipeError as error:
+        raise WeightsError(f"{path} describes a model that cannot be. {error}") from None
+
+
+Described = dict[str, tuple[str, tuple[int, ...]]]  # name → (dtype, shape)
+
+
+def _describe(tensor: object) -> tuple[str, tuple[int, ...]]:
+    return tensor.get_dtype(), tuple(tensor.get_shape())  # type: ignore[attr-defined]
+
+
+def _compare(path: Path, found: Described, expected: Described) -> None:
+    missing, extra = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+    if missing or extra:
+        what = f"{missing[0]} is missing" if missing else f"{extra[0]} is too many"
+        raise WeightsError(
+            f"{path} contradicts itself: its config describes {len(expected)} tensors, it holds {len(found)}; {what}."
+        )
+    for name, (dtype, shape) in expected.items():
+        if found[name] != (dtype, shape):
+            raise WeightsError(
+                f"{path} contradicts itself: by its config {name} is {dtype} {shape}, "
+                f"in the file it is {found[name][0]} {found[name][1]}."
+            )
