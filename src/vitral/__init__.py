@@ -1,0 +1,83 @@
+"""Vitral: a Vision Transformer that one can read, train on one's own pictures, look into, and hand on.
+
+The public names, loaded on first use: importing vitral loads no torch and changes nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitral.classifier import Classifier, Prediction
+    from vitral.data.preprocess import Preprocess
+    from vitral.errors import DataError, RecipeError, RunError, VitralError, WeightsError
+    from vitral.evaluation.evaluate import Evaluation, evaluate
+    from vitral.model.config import ViTConfig
+    from vitral.model.patches import patchify, unpatchify
+    from vitral.model.vit import ViT
+    from vitral.recipe import Recipe
+    from vitral.run import Run
+    from vitral.training.loop import Epoch, Finished, Started, Step, events, train
+    from vitral.version import __version__
+
+_HOMES = {
+    "Classifier": "vitral.classifier",
+    "DataError": "vitral.errors",
+    "Epoch": "vitral.training.loop",
+    "Evaluation": "vitral.evaluation.evaluate",
+    "Finished": "vitral.training.loop",
+    "Prediction": "vitral.classifier",
+    "Preprocess": "vitral.data.preprocess",
+    "Recipe": "vitral.recipe",
+    "RecipeError": "vitral.errors",
+    "Run": "vitral.run",
+    "RunError": "vitral.errors",
+    "Started": "vitral.training.loop",
+    "Step": "vitral.training.loop",
+    "ViT": "vitral.model.vit",
+    "ViTConfig": "vitral.model.config",
+    "VitralError": "vitral.errors",
+    "WeightsError": "vitral.errors",
+    "__version__": "vitral.version",
+    "evaluate": "vitral.evaluation.evaluate",
+    "events": "vitral.training.loop",
+    "patchify": "vitral.model.patches",
+    "train": "vitral.training.loop",
+    "unpatchify": "vitral.model.patches",
+}
+
+__all__ = [
+    "Classifier",
+    "DataError",
+    "Epoch",
+    "Evaluation",
+    "Finished",
+    "Prediction",
+    "Preprocess",
+    "Recipe",
+    "RecipeError",
+    "Run",
+    "RunError",
+    "Started",
+    "Step",
+    "ViT",
+    "ViTConfig",
+    "VitralError",
+    "WeightsError",
+    "__version__",
+    "evaluate",
+    "events",
+    "patchify",
+    "train",
+    "unpatchify",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vitral' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

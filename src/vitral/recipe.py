@@ -45,7 +45,7 @@ class Schedule(Part):
 class Train(Settings):
     """The table `[train]` of a recipe."""
 
-    seed: int = Field(default=0, ge=0, description="the one number behind all that is random")
+    seed: int = Field(default=0, ge=0, le=2**63 - 1, description="the one number behind all that is random")
     epochs: int = Field(default=10, ge=1, description="times through the training pictures")
     batch_size: int = Field(default=64, ge=1, description="pictures a step")
     optimizer: Optimizer = Field(

@@ -1,0 +1,5 @@
+"""python -m vitral"""
+
+from vitral.cli import main
+
+main()

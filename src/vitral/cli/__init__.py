@@ -1,0 +1,83 @@
+"""The command `vitral`: thin; each command parses, calls one function, prints. One file a command."""
+
+import sys
+from importlib import import_module
+
+import click
+
+# name: what it is for. The file of a command is only loaded when it is called, so that --help is quick.
+COMMANDS = {
+    "train": "Train a model, measure it on pictures it has never seen, and draw what it learnt.",
+    "evaluate": "Measure a run again: numbers with intervals, figures.",
+    "predict": "Say what a picture shows, or all pictures of a folder.",
+    "ls": "List the recipes, and the runs that are here.",
+    "show": "Show a recipe, or the recipe of a run, as TOML.",
+    "shapes": "Show a model as a table: each step with its shapes, parameters and operations.",
+    "doctor": "Show what Vitral runs on here, and whether it works.",
+}
+
+
+class Commands(click.Group):
+    """Loads a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"vitral.cli.{name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from difflib import get_close_matches
+
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(COMMANDS)}."
+            raise click.UsageError(f"There is no command {args[0]}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        from vitral.version import __version__
+
+        click.echo(f"vitral {__version__}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`vitral COMMAND --help` tells more. Start with: vitral train digits",
+)
+@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+def vitral() -> None:
+    """A Vision Transformer to read, train on your own pictures, look into, and hand on."""
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command. A mistake is told as a sentence; exit code 2: it was called wrongly, 1: it failed."""
+    from vitral.errors import RecipeError, VitralError
+
+    try:
+        vitral(args, prog_name="vitral", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Stopped.", err=True)
+        sys.exit(130)
+    except VitralError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(2 if isinstance(error, RecipeError) else 1)
+    except BrokenPipeError:  # as in `vitral ls | head -1`
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,69 @@
+"""vitral doctor"""
+
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from importlib.metadata import version
+from typing import Any
+
+import click
+
+from vitral.cli.terminal import console, print_table, table
+
+LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "pydantic", "scikit-learn", "matplotlib")
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def command(as_json: bool) -> None:
+    """Show what Vitral runs on here, and whether it works: for yourself, and for a report of a bug."""
+    found = {**_machine(), **_torch()}
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    listed = table("what", "found")
+    for what, value in found.items():
+        listed.add_row(what, str(value))
+    print_table(listed)
+    console.print("\nA small ViT has learnt a step here: all is well.")
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "vitral": version("vitral"),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+        "free disk here": f"{shutil.disk_usage('.').free / 1e9:.1f} GB",
+        "terminal": "yes" if sys.stdout.isatty() else "no: plain lines",
+        **{name: version(name) for name in LIBRARIES},
+    }
+
+
+def _torch() -> dict[str, Any]:
+    import torch
+
+    from vitral.model.config import ViTConfig
+    from vitral.model.vit import ViT
+    from vitral.training.preparation import choose_device
+
+    device = choose_device("auto")
+    side = 1024
+    a = torch.randn(side, side, device=device)
+    _ = a @ a  # the first product also sets things up
+    started_at = time.perf_counter()
+    products = 5
+    for _ in range(products):
+        a = (a @ a).tanh()
+    float(a.sum())  # waits for the device
+    speed = 2 * side**3 * products / (time.perf_counter() - started_at)
+    model = ViT(ViTConfig(image_size=8, patch_size=2, channels=1, width=32, depth=2, heads=2, classes=10)).to(device)
+    model(torch.randn(4, 1, 8, 8, device=device)).logsumexp(dim=1).sum().backward()
+    return {
+        "device": device.type + ("" if device.type == "cpu" else " (written for, not tested by us)"),
+        "threads": torch.get_num_threads(),
+        "matrix products": f"{speed / 1e9:.0f} GFLOP/s in float32",
+    }

@@ -1,0 +1,62 @@
+"""vitral ls"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vitral.cli.terminal import console, print_table, table
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def command(folder: Path, as_json: bool) -> None:
+    """List the recipes, and the runs in FOLDER (default: runs)."""
+    from importlib import import_module
+
+    from vitral.recipes import RECIPES
+
+    recipes = {name: (import_module(f"vitral.recipes.{name}").__doc__ or "").split("     ")[0] for name in RECIPES}
+    runs = [_run(path) for path in sorted(folder.iterdir()) if (path / "run.json").is_file()] if folder.is_dir() else []
+    if as_json:
+        click.echo(json.dumps({"recipes": recipes, "runs": runs}, ensure_ascii=False))
+        return
+    listed = table("recipe", "what it is")
+    for name, what in recipes.items():
+        listed.add_row(name, what)
+    print_table(listed)
+    console.print()
+    if not runs:
+        console.print(f"No runs in {folder}/ yet. Start one: vitral train digits", soft_wrap=True)
+        return
+    numbers = ("test accuracy", "steps", "seconds")
+    listed = table("run", "state", "data", *numbers, "started", right=numbers)
+    for run in runs:
+        accuracy = f"{run['accuracy']:.1%}" if "accuracy" in run else ""
+        listed.add_row(
+            run["run"], run["state"], run["data"], accuracy, str(run["steps"]), str(run["seconds"]), run["started_at"]
+        )
+    print_table(listed)
+
+
+def _run(path: Path) -> dict[str, Any]:
+    """What there is to say of a run; of a damaged one, that it is."""
+    from vitral.errors import VitralError
+    from vitral.run import Run
+
+    try:
+        run = Run.load(path)
+        record, evaluation = run.record, run.evaluation
+    except VitralError:
+        return {"run": str(path), "state": "damaged", "data": "", "steps": "", "seconds": "", "started_at": ""}
+    found = {
+        "run": str(path),
+        "state": record.state,
+        "data": record.data.source,
+        "steps": record.steps,
+        "seconds": record.seconds if record.seconds is not None else "",
+        "started_at": record.started_at,
+    }
+    return found | ({"accuracy": evaluation["accuracy"]} if evaluation else {})

@@ -1,0 +1,150 @@
+"""vitral predict RUN PICTURE|FOLDER … [--csv FILE] [--unsure 0.5] [--json]"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vitral.cli.terminal import console
+from vitral.errors import DataError
+
+if TYPE_CHECKING:
+    from vitral.classifier import Classifier, Prediction
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said of one file: a prediction, or why there is none."""
+
+    path: Path
+    prediction: "Prediction | None"
+    error: str = ""
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PICTURE|FOLDER...")
+@click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Also write the answers as a CSV file.")
+@click.option(
+    "--unsure", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Mark what is less probable."
+)
+@click.option("--top", type=click.IntRange(1), default=3, show_default=True, help="How many classes to name.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def command(
+    run: Path, pictures: tuple[Path, ...], csv_path: Path | None, unsure: float, top: int, as_json: bool
+) -> None:
+    """Say what a PICTURE shows, or all pictures of a FOLDER.
+
+    RUN is a run folder or a model.safetensors. Any picture goes: it passes through the preprocessing that is stored
+    with the weights. In a folder, a file that cannot be read is named, and the others are answered all the same.
+    """
+    from vitral.classifier import Classifier
+
+    if csv_path and csv_path.is_dir():
+        raise click.UsageError(f"--csv {csv_path} is a folder, and a file was expected.")
+    classifier = Classifier.load(run)
+    one = len(pictures) == 1 and not pictures[0].is_dir()
+    answers = list(_answers(classifier, pictures))
+    if one and answers[0].prediction is None:
+        raise DataError(answers[0].error)
+    if csv_path:
+        _write_csv(csv_path, answers, unsure, classifier.class_names)
+    if as_json:
+        click.echo(json.dumps([_as_json(answer, unsure) for answer in answers], ensure_ascii=False))
+    else:
+        for answer in answers:
+            _tell(answer, unsure, top)
+        _summary(answers, unsure, csv_path)
+    if all(answer.prediction is None for answer in answers):
+        raise DataError("None of these files could be read as a picture.")
+
+
+def _answers(classifier: "Classifier", pictures: tuple[Path, ...]) -> Iterator[Answer]:
+    from rich.progress import track
+
+    files = [file for picture in pictures for file in _files(picture)]
+    for file in track(files, "predicting", console=console, transient=True, disable=len(files) < 50):
+        try:
+            yield Answer(file, classifier.predict(file))
+        except DataError as error:
+            yield Answer(file, None, str(error))
+
+
+def _files(picture: Path) -> list[Path]:
+    """The picture itself, or all pictures below a folder, sorted, hidden ones left out."""
+    from vitral.data.decode import ENDINGS
+
+    if not picture.is_dir():
+        return [picture]
+    below = (path for path in picture.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+    found = sorted(path for path in below if not any(part.startswith(".") for part in path.relative_to(picture).parts))
+    if not found:
+        raise DataError(f"There is no picture in {picture}. Vitral reads {', '.join(ENDINGS)}.")
+    return found
+
+
+def _tell(answer: Answer, unsure: float, top: int) -> None:
+    from rich.text import Text
+
+    # Text, not markup: a file may be called [bold].
+    line = Text(f"{answer.path}  ")
+    if answer.prediction is None:
+        line.append(f"not answered: {answer.error}", style="red")
+    else:
+        first, *others = answer.prediction.probabilities[:top]
+        line.append(f"{first[0]} {first[1]:.1%}", style="bold")
+        line.append("".join(f"   {name} {probability:.1%}" for name, probability in others), style="dim")
+        if answer.prediction.probability < unsure:
+            line.append("   unsure", style="yellow")
+    console.print(line, soft_wrap=True)
+
+
+def _summary(answers: list[Answer], unsure: float, csv_path: Path | None) -> None:
+    if len(answers) > 1:
+        read = [answer.prediction for answer in answers if answer.prediction]
+        doubtful = sum(prediction.probability < unsure for prediction in read)
+        console.print(
+            f"\n{len(answers)} files: {len(read)} answered, {doubtful} of them unsure (below {unsure:g}), "
+            f"{len(answers) - len(read)} could not be read."
+        )
+    if csv_path:
+        console.print(f"Written to {csv_path}", soft_wrap=True)
+
+
+def _write_csv(path: Path, answers: list[Answer], unsure: float, class_names: tuple[str, ...]) -> None:
+    from vitral.files import write_whole
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["path", "label", "probability", "unsure", "error", *class_names])
+    for answer in answers:
+        if answer.prediction is None:
+            writer.writerow([answer.path, "", "", "", answer.error] + [""] * len(class_names))
+            continue
+        by_name = dict(answer.prediction.probabilities)
+        doubtful = "yes" if answer.prediction.probability < unsure else "no"
+        numbers = [f"{by_name[name]:.6f}" for name in class_names]
+        writer.writerow(
+            [answer.path, answer.prediction.label, f"{answer.prediction.probability:.6f}", doubtful, "", *numbers]
+        )
+    try:
+        write_whole(path, text.getvalue())
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error}).") from None
+
+
+def _as_json(answer: Answer, unsure: float) -> dict[str, object]:
+    if answer.prediction is None:
+        return {"path": str(answer.path), "error": answer.error}
+    return {
+        "path": str(answer.path),
+        "label": answer.prediction.label,
+        "probability": answer.prediction.probability,
+        "unsure": answer.prediction.probability < unsure,
+        "probabilities": dict(answer.prediction.probabilities),
+    }

@@ -1,0 +1,73 @@
+"""vitral shapes SIZE|RECIPE|RUN"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vitral.cli.terminal import complete_recipes, console, print_table, table
+from vitral.errors import RecipeError
+
+if TYPE_CHECKING:
+    from vitral.model.config import ViTConfig
+
+
+@click.command()
+@click.argument("name", metavar="SIZE|RECIPE|RUN", shell_complete=complete_recipes)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def command(name: str, as_json: bool) -> None:
+    """Show a model step by step: what goes in, what comes out, parameters, operations for one image.
+
+    SIZE is one of the paper's, such as B/16; RECIPE a name or a TOML file; RUN a run folder.
+    """
+    from vitral.model.shapes import shapes
+
+    config = _config(name)
+    rows = shapes(config)
+    parameters = sum(row.parameters * row.times for row in rows)
+    flops = sum(row.flops * row.times for row in rows)
+    if as_json:
+        click.echo(json.dumps({"parameters": parameters, "flops": flops, "steps": [asdict(row) for row in rows]}))
+        return
+    (height, width), (down, across), P = config.height_width, config.grid, config.patch_size
+    console.print(
+        f"Image {height}×{width}, patches of {P}: {height}/{P} · {width}/{P} = {down}·{across} patches,", end=" "
+    )
+    console.print(f"with the class token {down * across + 1} tokens of width {config.width}.\n")
+    listed = table(
+        "step", "what", "takes", "gives", "times", "parameters", "MFLOPs", right=("times", "parameters", "MFLOPs")
+    )
+    for row in rows:
+        times = f"× {row.times}" if row.times > 1 else ""
+        operations = f"{row.flops / 1e6:,.2f}" if row.flops else ""
+        counted = f"{row.parameters:,}" if row.parameters else ""
+        listed.add_row(row.name, row.what, _shape(row.takes), _shape(row.gives), times, counted, operations)
+    listed.add_row("together", "", "", "", "", f"{parameters:,}", f"{flops / 1e6:,.2f}", style="bold")
+    print_table(listed)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, shape))
+
+
+def _config(name: str) -> "ViTConfig":
+    from vitral.model.config import SIZES, ViTConfig
+    from vitral.recipes import RECIPES, find_recipe
+    from vitral.run import Run
+
+    if name not in RECIPES and (Path(name) / "run.json").exists():
+        return Run.load(name).weights().model.config
+    if name.partition("/")[0] in SIZES:
+        return ViTConfig.named(name)
+    try:
+        recipe = find_recipe(name)
+    except RecipeError as error:
+        raise RecipeError(f"{name} is no size (such as B/16), recipe or run. {error}") from None
+    if 0 in (recipe.model.classes, recipe.model.channels):
+        from vitral.data.sources import open_source
+        from vitral.training.preparation import complete
+
+        return complete(recipe.model, open_source(recipe.data.source))
+    return recipe.model

@@ -1,0 +1,25 @@
+"""vitral show RECIPE|RUN [key=value …]"""
+
+from pathlib import Path
+
+import click
+
+from vitral.cli.terminal import complete_recipes, complete_settings, settings_of
+
+
+@click.command()
+@click.argument("name", metavar="RECIPE|RUN", shell_complete=complete_recipes)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_settings)
+def command(name: str, settings: tuple[str, ...]) -> None:
+    """Show a recipe, or what a run was asked, as TOML with a comment on each setting.
+
+    vitral show digits > mine.toml
+
+    vitral train mine.toml
+    """
+    from vitral.recipes import RECIPES, find_recipe
+    from vitral.run import Run
+
+    is_run = name not in RECIPES and (Path(name) / "run.json").exists()
+    recipe = Run.load(name).recipe if is_run else find_recipe(name)
+    click.echo(recipe.changed(settings_of(settings)).to_toml(), nl=False)

@@ -1,0 +1,54 @@
+"""What the commands print on: colour and bars for people, plain lines where nobody looks (NO_COLOR is honoured)."""
+
+import sys
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+from rich.console import Console
+from rich.table import Table
+
+# highlight=False: rich would paint every number it finds. Not wrapped where it is not a terminal: a line is a line.
+console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table without lines; the columns named in `right` are numbers."""
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return made
+
+
+def print_table(made: Table) -> None:
+    """As wide as it needs to be where nobody looks, so that no cell is cut."""
+    if console.is_terminal:
+        console.print(made)
+    else:
+        wide = Console(file=sys.stdout, highlight=False, width=10_000, color_system=None)
+        with wide.capture() as captured:
+            wide.print(made)
+        click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def complete_recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For the shell: names of recipes, then files."""
+    from vitral.recipes import RECIPES
+
+    found = [CompletionItem(name) for name in RECIPES if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
+def complete_settings(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For the shell: dotted names of settings."""
+    from vitral.recipe import Recipe
+    from vitral.settings import names
+
+    return [CompletionItem(f"{name}=") for name in names(Recipe) if name.startswith(incomplete)]
+
+
+def settings_of(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """`train.epochs=5 …` as a dict."""
+    from vitral.recipe import parse_setting
+
+    return dict(parse_setting(pair) for pair in pairs)

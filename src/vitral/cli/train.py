@@ -1,0 +1,102 @@
+"""vitral train RECIPE [key=value …] [--out RUN]"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vitral.cli.terminal import complete_recipes, complete_settings, console, settings_of
+
+if TYPE_CHECKING:
+    from vitral.training.loop import Epoch, Event, Started
+
+
+@click.command()
+@click.argument("recipe", shell_complete=complete_recipes)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_settings)
+@click.option("--out", type=click.Path(path_type=Path), help="The run's folder. Default: the next free one in runs/.")
+def command(recipe: str, settings: tuple[str, ...], out: Path | None) -> None:
+    """Train a model, measure it on pictures it has never seen, and draw what it learnt.
+
+    RECIPE is a name (`vitral ls`) or a TOML file (`vitral show digits > mine.toml`). Any setting of it can be changed:
+
+        vitral train digits train.epochs=5 train.seed=3 --out runs/x
+    """
+    from vitral.recipes import find_recipe
+
+    asked = find_recipe(recipe).changed(settings_of(settings))
+    # Loading torch takes a second or two; a mistake in the recipe has been told by now.
+    from vitral.cli.evaluate import tell
+    from vitral.evaluation.evaluate import evaluate
+    from vitral.training.loop import train
+
+    progress = Progress()
+    try:
+        run = train(asked, out=out, listeners=[progress])
+    finally:
+        progress.close()
+    with console.status("Measuring on the test pictures, drawing …"):
+        evaluation = evaluate(run)
+    tell(evaluation)
+
+
+class Progress:
+    """A listener: a line an epoch, and on a terminal a bar below."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self.bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=32),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[speed]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+
+    def __call__(self, event: "Event") -> None:
+        from vitral.training.loop import Epoch, Finished, Started, Step
+
+        match event:
+            case Started():
+                self._begin(event)
+            case Step(step=step):
+                self.bar.update(self.task, completed=step, speed=self._speed())
+            case Epoch():
+                self._line(event)
+            case Finished(seconds=seconds, run=run):
+                self.close()
+                console.print(f"Trained in {seconds:.1f} s: {run.folder}/model.safetensors")
+
+    def close(self) -> None:
+        self.bar.stop()
+
+    def _begin(self, event: "Started") -> None:
+        plan, choices = event.plan, event.choices
+        counts = {split: len(plan.index.of(split)) for split in ("train", "validation", "test")}
+        cores = f"{choices.threads} thread{'s' if choices.threads > 1 else ''}"
+        self.epochs, self.batch_size = plan.steps // plan.batches.steps_per_epoch, plan.batches.batch_size
+        console.print(f"Device {choices.device}, {cores}, precision {choices.precision}.")
+        console.print(
+            f"{plan.index.source}: {counts['train']:,} pictures to learn from, {counts['validation']:,} to validate, "
+            f"{counts['test']:,} to test; {len(plan.index.class_names)} classes."
+        )
+        console.print(repr(plan.model), soft_wrap=True)
+        console.print(f"{plan.steps:,} steps in {self.epochs} epochs, into {event.run.folder}\n")
+        console.print("epoch   train loss  accuracy   validation loss  accuracy   seconds", style="bold")
+        self.task = self.bar.add_task("training", total=plan.steps, speed="")
+        self.bar.start()
+
+    def _line(self, epoch: "Epoch") -> None:
+        console.print(
+            f"{epoch.epoch:>5}   {epoch.train_loss:>10.3f}  {epoch.train_accuracy:>8.1%}   "
+            f"{epoch.validation_loss:>15.3f}  {epoch.validation_accuracy:>8.1%}   {epoch.seconds:>7.1f}"
+        )
+
+    def _speed(self) -> str:
+        speed = self.bar.tasks[self.task].speed
+        return f"{speed * self.batch_size:,.0f} pictures/s" if speed else ""
