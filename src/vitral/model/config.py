@@ -15,6 +15,7 @@ class Positions(Part):
     """Where each token stands: `learned` is a table of one row a token, resampled for other grids."""
 
     kind: Literal["learned"] = "learned"
+    std: float = Field(default=0.02, ge=0, description="spread of the numbers that the table starts with")
 
 
 class Mlp(Part):
@@ -39,7 +40,7 @@ class ViTConfig(Settings):
     depth: int = Field(default=12, ge=1, le=1_000, description="L: the number of blocks")
     heads: int = Field(default=12, ge=1, description="heads of attention; divides width")
     classes: int = Field(default=1000, ge=0, le=10_000_000, description="how many; 0 in a recipe: as the data has")
-    positions: Positions = Field(default=Positions(), description="learned: a table with a row for each token")
+    positions: Positions = Field(default=Positions(), description="learned: a row a token; std: its spread at the start")
     mlp: Mlp = Field(default=Mlp(), description="gelu, or {kind = 'gelu', ratio = 4.0}")
 
     @classmethod

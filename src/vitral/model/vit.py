@@ -144,14 +144,14 @@ class ViT(nn.Module):
     @torch.no_grad()
     def initialise(self) -> None:
         """As in the paper's own code: matrices Xavier-uniform (q, k and v each for itself), biases zero, positions
-        N(0, 0.02²), class token zero, patch matrix N(0, 1/(P·P·C)), head zero; norms start as the identity."""
+        N(0, std²), class token zero, patch matrix N(0, 1/(P·P·C)), head zero; norms start as the identity."""
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 for matrix in parameter.chunk(3) if "qkv" in name else [parameter]:
                     nn.init.xavier_uniform_(matrix)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
-        nn.init.normal_(self.pos_embed, std=0.02)
+        nn.init.normal_(self.pos_embed, std=self.config.positions.std)
         nn.init.zeros_(self.cls_token)
         nn.init.normal_(self.patch_embed.proj.weight, std=self.patch_embed.proj.weight[0].numel() ** -0.5)
         nn.init.zeros_(self.head.weight)

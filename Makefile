@@ -1,0 +1,42 @@
+# Two commands do everything: `make demo` and `make test`. Both install what they need into .venv, once.
+# For PyTorch's CPU-only build, where the default one brings CUDA: make demo TORCH_INDEX=<address of PyTorch's CPU index>
+PYTHON ?= python3
+INSTALL = .venv/bin/pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test test-slow coverage docs golden clean
+
+demo: .venv/installed            ## train a ViT on handwritten digits, within a minute
+	.venv/bin/vitral train digits
+
+test: .venv/installed-for-tests  ## lint, types, fast tests
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/pytest
+
+test-slow: .venv/installed-for-tests  ## the tests that take minutes
+	.venv/bin/pytest -m slow
+
+coverage: .venv/installed-for-tests  ## which lines no fast test runs
+	.venv/bin/coverage run -m pytest
+	.venv/bin/coverage report
+
+docs: .venv/installed-for-tests  ## the documentation, as pages in docs/_build
+	.venv/bin/python -m sphinx -W -q -b html docs docs/_build
+
+golden: .venv/installed-for-tests  ## the golden losses anew, after a change that is meant to move them
+	.venv/bin/python tests/golden/make.py
+
+clean:
+	rm -rf .venv build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("Vitral needs Python 3.11 or later: make PYTHON=python3.11" * (sys.version_info < (3, 11)))'
+	$(PYTHON) -m venv .venv
+	$(if $(TORCH_INDEX),$(INSTALL) --index-url $(TORCH_INDEX) torch)
+	$(INSTALL) --editable .
+	touch $@
+
+.venv/installed-for-tests: .venv/installed
+	$(INSTALL) --editable '.[test,docs]'
+	touch $@

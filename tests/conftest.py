@@ -1,0 +1,68 @@
+"""What the tests share: a tiny model, a tiny run, pictures, and where the large data lies if it is there."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from vitral import Run, ViTConfig, train
+from vitral.recipe import Recipe
+from vitral.recipes import digits
+
+FIXTURES = Path(__file__).parent / "fixtures"
+FORMAT_1 = Path(__file__).parent / "runs" / "format-1"
+
+TINY = ViTConfig(image_size=32, patch_size=8, width=32, depth=2, heads=4, classes=10)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def quick_digits() -> Recipe:
+    """The digits recipe, made so small that it trains in a second."""
+    return digits.changed({"model.width": 16, "model.depth": 1, "model.heads": 2, "train.epochs": 2})
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that is only read."""
+    return train(quick_digits(), out=tmp_path_factory.mktemp("session") / "run")
+
+
+@pytest.fixture
+def run_copy(trained: Run, tmp_path: Path) -> Path:
+    """A run that may be damaged."""
+    shutil.copytree(trained.folder, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+@pytest.fixture(scope="session")
+def seven() -> NDArray[np.uint8]:
+    """A real handwritten seven, 8×8, white on black."""
+    from vitral.data.sources import open_source
+
+    index = open_source("digits")
+    picture = index.read(int(np.flatnonzero(index.labels == 7)[0]))
+    assert isinstance(picture, np.ndarray)
+    return picture
+
+
+@pytest.fixture
+def large_data() -> Callable[[str], Path]:
+    """A folder of the data directory; where it is not, the test skips and says so."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    directory = Path(os.environ.get("VITRAL_DATA") or cache / "vitral")
+
+    def find(name: str) -> Path:
+        if not (directory / name).exists():
+            pytest.skip(f"{name} is not in the data directory (VITRAL_DATA)")
+        return directory / name
+
+    return find
