@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -17,7 +17,9 @@ from vitral.errors import RunError, WeightsError
 from vitral.files import sha256_of, write_whole
 from vitral.recipe import Recipe
 from vitral.settings import FORMAT, check_format
-from vitral.weights.own import Weights, read_weights, write_weights
+
+if TYPE_CHECKING:
+    from vitral.weights.own import Weights
 
 RECIPE, RECORD, WEIGHTS, METRICS = "recipe.toml", "run.json", "model.safetensors", "metrics.jsonl"
 SPLIT, EVALUATION = "split.csv", "evaluation.json"
@@ -153,8 +155,10 @@ class Run:
         with (self.folder / SPLIT).open(encoding="utf-8", newline="") as file:
             return [(row["sample"], row["label"], row["split"]) for row in csv.DictReader(file)]
 
-    def weights(self) -> Weights:
+    def weights(self) -> "Weights":
         """The trained model with its preprocessing and class names, checked against run.json."""
+        from vitral.weights.own import read_weights  # brings torch, which listing runs does without
+
         path, identity = self.folder / WEIGHTS, self.record.weights
         if not path.is_file():
             raise RunError(f"The run {self.folder} has no {WEIGHTS}: its training has not come to an end.")
@@ -166,8 +170,10 @@ class Run:
         values = record.model_dump(mode="json", exclude_none=True)
         write_whole(self.folder / RECORD, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
-    def write_weights(self, weights: Weights, record: Record) -> None:
+    def write_weights(self, weights: "Weights", record: Record) -> None:
         """The weights, then the record with their identity: a kill between the two leaves a run that is readable."""
+        from vitral.weights.own import write_weights
+
         path = self.folder / WEIGHTS
         write_weights(path, weights)
         parameters = sum(parameter.numel() for parameter in weights.model.parameters())

@@ -40,7 +40,9 @@ class ViTConfig(Settings):
     depth: int = Field(default=12, ge=1, le=1_000, description="L: the number of blocks")
     heads: int = Field(default=12, ge=1, description="heads of attention; divides width")
     classes: int = Field(default=1000, ge=0, le=10_000_000, description="how many; 0 in a recipe: as the data has")
-    positions: Positions = Field(default=Positions(), description="learned: a row a token; std: its spread at the start")
+    positions: Positions = Field(
+        default=Positions(), description="learned: a row a token; std: its spread at the start"
+    )
     mlp: Mlp = Field(default=Mlp(), description="gelu, or {kind = 'gelu', ratio = 4.0}")
 
     @classmethod

@@ -1,0 +1,164 @@
+"""The command, as a person or a program calls it: in a process of its own."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from conftest import quick_digits
+from vitral import Recipe, Run
+from vitral.cli import COMMANDS
+
+VITRAL = [sys.executable, "-m", "vitral"]
+
+
+def vitral(*args: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*VITRAL, *map(str, args)], capture_output=True, text=True, cwd=cwd, env=os.environ | env, timeout=120
+    )
+
+
+def test_train_evaluate_ls_and_predict_work_together(tmp_path: Path, seven: NDArray[np.uint8]) -> None:
+    (tmp_path / "mine.toml").write_text(quick_digits().to_toml())
+    done = vitral("train", "mine.toml", "train.epochs=1", "train.seed=3", "--out", "runs/x", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("Device cpu, ") and "thread" in lines[0] and lines[0].endswith("precision float32.")
+    assert any(line.split()[:1] == ["1"] for line in lines), "a line an epoch"
+    assert "Test loss" in done.stdout and "test accuracy" in done.stdout and "runs/x" in done.stdout
+    assert "\x1b" not in done.stdout  # plain where nobody looks
+    run = Run.load(tmp_path / "runs" / "x")
+    assert (run.recipe.train.epochs, run.recipe.train.seed) == (1, 3)
+    assert len(list(run.folder.glob("*.png"))) == 5
+
+    told = vitral("evaluate", "runs/x", "--json", cwd=tmp_path)
+    assert json.loads(told.stdout)["pictures"] == 360
+    listed = json.loads(vitral("ls", "--json", cwd=tmp_path).stdout)
+    assert [found["run"] for found in listed["runs"]] == ["runs/x"] and "digits" in listed["recipes"]
+    assert "runs/x" in vitral("ls", cwd=tmp_path).stdout
+    shown = vitral("show", "runs/x", cwd=tmp_path).stdout
+    assert Recipe.from_toml(shown) == run.recipe
+
+    again = vitral("train", "mine.toml", "--out", "runs/x", cwd=tmp_path)
+    assert again.returncode == 1 and "nothing is overwritten" in again.stderr
+
+
+@pytest.fixture
+def pictures(tmp_path: Path, seven: NDArray[np.uint8]) -> Path:
+    folder = tmp_path / "pictures"
+    (folder / "deeper").mkdir(parents=True)
+    (folder / ".hidden").mkdir()
+    for name in ("a.png", "deeper/B.PNG", "deeper/[bold] é,;\n.png", ".hidden/no.png"):
+        Image.fromarray(seven).save(folder / name)
+    (folder / "broken.jpg").write_text("not a picture")
+    (folder / "notes.txt").write_text("not meant to be one")
+    return folder
+
+
+def test_predict_answers_for_a_folder_and_names_what_it_could_not_read(trained: Run, pictures: Path) -> None:
+    table = pictures.parent / "out.csv"
+    done = vitral("predict", trained.folder, pictures, "--csv", table, "--unsure", "1.0")
+    assert done.returncode == 0, done.stderr
+    assert "broken.jpg" in done.stdout and "4 files: 3 answered, 3 of them unsure (below 1), 1" in done.stdout
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4
+    by_name = {Path(row["path"]).name: row for row in rows}
+    assert by_name["broken.jpg"]["label"] == "" and "is not a picture" in by_name["broken.jpg"]["error"]
+    answered = [row for row in rows if row["label"]]
+    assert all(row["unsure"] == "yes" for row in answered)
+    assert sum(float(answered[0][str(digit)]) for digit in range(10)) == pytest.approx(1, abs=1e-4)
+
+
+def test_predict_gives_json_for_programs(trained: Run, pictures: Path) -> None:
+    done = vitral("predict", trained.folder / "model.safetensors", pictures / "a.png", "--json", "--unsure", "0")
+    (answer,) = json.loads(done.stdout)
+    assert answer["label"] == max(answer["probabilities"], key=answer["probabilities"].get)
+    assert answer["unsure"] is False
+    line = vitral("predict", trained.folder, pictures / "a.png").stdout
+    assert f"{answer['label']} {answer['probability']:.1%}" in line
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "sentence"),
+    [
+        (["predict", "RUN", "text.png"], 1, "text.png is not a picture that Vitral reads"),
+        (["predict", "RUN", "missing.png"], 1, "missing.png is not there"),
+        (["predict", "RUN", "empty"], 1, "There is no picture in empty"),
+        (["predict", "RUN"], 2, "Missing argument 'PICTURE|FOLDER"),
+        (["predict", "RUN", "text.png", "--unsure", "7"], 2, "7.0 is not in the range 0<=x<=1"),
+        (["predict", "RUN", "empty", "--csv", "empty"], 2, "--csv empty is a folder, and a file was expected"),
+        (["predict", "runs/none", "text.png"], 1, "There is no run runs/none"),
+        (["predict", "empty", "text.png"], 1, "empty is not a run"),
+        (["evaluate", "text.png"], 1, "text.png is not a run"),
+        (["evaluate", "CUT"], 1, "was altered or cut"),
+        (["evaluate", "runs/none"], 1, "There is no run runs/none"),
+        (["show", "runs/none"], 2, "There is no recipe runs/none"),
+        (["shapes", "B16"], 2, "B16 is no size (such as B/16), recipe or run"),
+        (["shapes", "B/15"], 2, "model.patch_size 15 does not divide model.image_size 224"),
+        (["train", "digits", "train.epochs=many"], 2, 'train.epochs is "many", and should be a whole number'),
+        (["train", "digits", "train.epohcs=3"], 2, "Did you mean train.epochs?"),
+        (["train", "digits", "data.source=cats"], 1, "There is no data source cats"),
+        (["train", "dgits"], 2, "There is no recipe dgits. Did you mean digits?"),
+        (["train", "empty"], 2, "Folders of pictures cannot be trained on yet"),
+        (["train"], 2, "Missing argument 'RECIPE'"),
+        (["trian", "digits"], 2, "There is no command trian. Did you mean train?"),
+        (["train", "digits", "train.epochs=1", "--out", "text.png"], 1, "text.png cannot be written"),
+    ],
+)
+def test_bad_input_answers_with_a_sentence_and_changes_nothing(
+    run_copy: Path, tmp_path: Path, args: list[str], code: int, sentence: str
+) -> None:
+    (tmp_path / "text.png").write_text("not a picture")
+    (tmp_path / "empty").mkdir()
+    cut = shutil.copytree(run_copy, tmp_path / "cut")
+    content = (cut / "model.safetensors").read_bytes()
+    (cut / "model.safetensors").write_bytes(content[: len(content) // 2])
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    words = [{"RUN": str(run_copy), "CUT": str(cut)}.get(word, word) for word in args]
+    done = vitral(*words, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert sentence in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_shapes_knows_sizes_recipes_and_runs(trained: Run) -> None:
+    assert "86,567,656" in vitral("shapes", "B/16").stdout
+    told = json.loads(vitral("shapes", trained.folder, "--json").stdout)
+    assert told["parameters"] == sum(p.numel() for p in trained.weights().model.parameters())
+    assert vitral("shapes", "digits").returncode == 0
+
+
+def test_doctor_shows_what_it_runs_on() -> None:
+    found = json.loads(vitral("doctor", "--json").stdout)
+    assert found["device"].startswith(("cpu", "cuda", "mps")) and found["torch"].startswith("2.")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_its_one_line(name: str) -> None:
+    told = vitral(name, "--help")
+    assert told.returncode == 0 and told.stdout.startswith(f"Usage: vitral {name}")
+    assert name in vitral("--help").stdout
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    done = subprocess.run(f"{' '.join(VITRAL)} show digits | head -1", shell=True, capture_output=True, text=True)
+    assert done.stdout.startswith("#") and done.stderr == ""
+
+
+def test_the_shell_completes_commands_recipes_and_settings() -> None:
+    def completed(words: str, current: int) -> str:
+        return vitral(_VITRAL_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(current)).stdout
+
+    assert "train" in completed("vitral tr", 1)
+    assert "digits" in completed("vitral train di", 2)
+    assert "train.epochs=" in completed("vitral train digits train.ep", 3)

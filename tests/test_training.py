@@ -1,0 +1,186 @@
+"""Training: what is told, what is kept, and that the same request gives the same bits."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import TINY, quick_digits
+from vitral import Epoch, Finished, RecipeError, Run, Started, Step, ViT, events, train
+from vitral.recipe import AdamW, Muon, Schedule, Train
+from vitral.training.averages import Average
+from vitral.training.optimizers import MuonOptimizer, layer_weights, make_optimizers, orthogonalised
+from vitral.training.schedules import learning_rate_share
+
+
+def test_events_tell_the_whole_story_in_order(tmp_path: Path) -> None:
+    told = list(events(quick_digits(), out=tmp_path / "run"))
+    assert isinstance(told[0], Started) and isinstance(told[-1], Finished)
+    steps = [event for event in told if isinstance(event, Step)]
+    epochs = [event for event in told if isinstance(event, Epoch)]
+    assert [event.step for event in steps] == list(range(1, 33))
+    assert [(event.epoch, event.step) for event in epochs] == [(1, 16), (2, 32)]
+    assert told.index(epochs[0]) == told.index(steps[15]) + 1
+    mean = float(torch.stack([event.loss for event in steps[:16]]).mean())
+    assert epochs[0].train_loss == pytest.approx(mean)
+    assert epochs[1].train_loss < epochs[0].train_loss
+
+
+def test_the_run_folder_tells_the_same(trained: Run) -> None:
+    assert trained.recipe == quick_digits()
+    record = trained.record
+    assert (record.state, record.steps, record.choices.device) == ("finished", 32, "cpu")
+    assert record.data.pictures == {"train": 1078, "validation": 359, "test": 360}
+    lines = trained.metrics
+    assert [line["step"] for line in lines if line["event"] == "step"] == list(range(1, 33))
+    assert [line["epoch"] for line in lines if line["event"] == "epoch"] == [1, 2]
+    assert lines[16]["event"] == "epoch"
+    assert {split for _, _, split in trained.split} == {"train", "validation", "test"}
+
+
+def tensors(run: Run) -> dict[str, torch.Tensor]:
+    return run.weights().model.state_dict()
+
+
+def test_the_same_request_gives_the_same_bits_and_another_seed_others(trained: Run, tmp_path: Path) -> None:
+    torch.manual_seed(12345)  # what the caller does with random numbers must not matter
+    again = train(quick_digits(), out=tmp_path / "again")
+    other = train(quick_digits().changed({"train.seed": 1}), out=tmp_path / "other")
+    assert all(torch.equal(tensor, tensors(trained)[name]) for name, tensor in tensors(again).items())
+    assert (again.folder / "model.safetensors").read_bytes() == (trained.folder / "model.safetensors").read_bytes()
+    assert not torch.equal(tensors(other)["pos_embed"], tensors(trained)["pos_embed"])
+    assert again.record.data == other.record.data  # the split is the same for every seed
+
+
+def test_training_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+    state, threads, dtype = torch.get_rng_state(), torch.get_num_threads(), torch.get_default_dtype()
+    train(quick_digits().changed({"train.epochs": 1}), out=tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (torch.get_num_threads(), torch.get_default_dtype()) == (threads, dtype)
+
+
+@pytest.mark.parametrize("stop_at", [1, 16, 20])
+def test_what_is_stopped_is_kept(tmp_path: Path, stop_at: int) -> None:
+    def impatient(event: object) -> None:
+        if isinstance(event, Step) and event.step == stop_at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(quick_digits(), out=tmp_path / "run", listeners=[impatient])
+    run = Run.load(tmp_path / "run")
+    assert (run.record.state, run.record.steps) == ("stopped", stop_at)
+    assert len([line for line in run.metrics if line["event"] == "step"]) == stop_at
+    full = train(quick_digits(), out=tmp_path / "full")
+    lines = full.metrics[: len(run.metrics)]
+    timeless = [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+    assert [{k: v for k, v in line.items() if k != "seconds"} for line in run.metrics] == timeless
+    run.weights()
+
+
+def test_a_mistake_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    for wrong in ({"model.classes": 7}, {"train.device": "cuda"}, {"model.channels": 2}):
+        if wrong == {"train.device": "cuda"} and torch.cuda.is_available():
+            continue
+        with pytest.raises(RecipeError):
+            train(quick_digits().changed(wrong), out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_loss_that_runs_away_stops_with_a_sentence(tmp_path: Path) -> None:
+    wild = quick_digits().changed({"train.optimizer": "adamw", "train.optimizer.learning_rate": 1e30})
+    with pytest.raises(RecipeError, match="The loss is no longer a number at step 16"):
+        train(wild, out=tmp_path / "run")
+    assert Run.load(tmp_path / "run").record.state == "stopped"
+    assert all(json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+
+
+def test_grey_pictures_can_be_learnt_in_colour_at_another_size(tmp_path: Path) -> None:
+    asked = quick_digits().changed({"model.channels": 3, "model.image_size": [8, 12], "train.epochs": 1})
+    run = train(asked, out=tmp_path / "run")
+    assert run.weights().preprocess.image_size == (8, 12)
+    assert run.weights().model.config.channels == 3
+
+
+# The parts
+
+
+def test_the_learning_rate_rises_then_falls_and_never_reaches_zero() -> None:
+    for kind in ("cosine", "linear", "constant"):
+        share = learning_rate_share(Train(warmup=0.1, schedule=Schedule(kind=kind)), steps=100)
+        assert [share(step) for step in (1, 5, 10, 11)] == pytest.approx([0.1, 0.5, 1.0, 1.0])
+        after = [share(step) for step in range(11, 101)]
+        assert after == sorted(after, reverse=True) and after[-1] > 0
+    assert learning_rate_share(Train(warmup=0.0), 1)(1) == 1.0
+    assert learning_rate_share(Train(warmup=1.0), 4)(4) == 1.0
+
+
+def test_the_average_is_as_the_schema_says() -> None:
+    model = ViT(TINY)
+    average = Average(model, 0.9)
+    expected = model.pos_embed.detach().clone()
+    for step in range(1, 120):
+        with torch.no_grad():
+            model.pos_embed.add_(1.0)
+        average.update(step)
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * model.pos_embed.detach()
+    torch.testing.assert_close(average.model.pos_embed, expected)
+    assert Average(model, 0.0).model is model
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 32, 8), (2, 8, 32)])
+def test_orthogonalised_brings_singular_values_near_one_and_keeps_directions(shape: tuple[int, ...]) -> None:
+    matrices = torch.randn(shape, dtype=torch.float64)
+    out = orthogonalised(matrices)
+    values = torch.linalg.svdvals(out)
+    assert values.min() > 0.3 and values.max() < 1.3
+    u, _, vh = torch.linalg.svd(matrices, full_matrices=False)
+    turned = u.mT @ out @ vh.mT  # diagonal: the same singular vectors
+    off_diagonal = turned - torch.diag_embed(torch.diagonal(turned, dim1=1, dim2=2))
+    assert off_diagonal.abs().max() < 1e-6
+
+
+def test_muon_takes_q_k_and_v_apart_and_batches_what_is_alike() -> None:
+    """One step by the batched code equals one step matrix by matrix, written out."""
+    model = ViT(TINY).double()
+    torch.nn.init.normal_(model.head.weight)
+    model(torch.randn(4, 3, 32, 32, dtype=torch.float64)).logsumexp(1).sum().backward()
+    matrices = layer_weights(model.blocks)
+    before = [(matrix.detach().clone(), matrix.grad.clone()) for matrix in matrices if matrix.grad is not None]
+    MuonOptimizer(matrices, learning_rate=0.1, momentum=0.9, weight_decay=0.5).step()
+    for matrix, (old, grad) in zip(matrices, before, strict=True):
+        update = grad.lerp(0.1 * grad, 0.9)
+        parts = update.chunk(3) if matrix.shape[0] == 3 * matrix.shape[1] else [update]
+        steps = [orthogonalised(part[None])[0] * max(1, part.shape[0] / part.shape[1]) ** 0.5 for part in parts]
+        torch.testing.assert_close(matrix.detach(), old * 0.95 - 0.1 * torch.cat(steps))
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(weight_decay=1.0), Muon(weight_decay=1.0)])
+def test_weight_decay_acts_on_layer_weights_only(optimizer: AdamW | Muon) -> None:
+    model = ViT(TINY)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1.0)
+            parameter.grad = torch.zeros_like(parameter)
+    optimizers = make_optimizers(model, Train(optimizer=optimizer))
+    optimizers.step()
+    shrunk = {name for name, parameter in model.named_parameters() if (parameter < 1).any()}
+    layers = {name for name, parameter in model.named_parameters() if name.endswith("weight") and parameter.ndim > 1}
+    assert shrunk == layers
+
+
+def test_every_parameter_is_optimised_once() -> None:
+    model = ViT(TINY)
+    for optimizer in (AdamW(), Muon()):
+        made = make_optimizers(model, Train(optimizer=optimizer))
+        held = [id(p) for one in made.optimizers for group in one.param_groups for p in group["params"]]
+        assert sorted(held) == sorted(id(p) for p in model.parameters())
+        made.set_share(0.5)
+        assert made.rate == pytest.approx(optimizer.learning_rate / 2)
+
+
+def test_an_epochs_figures_are_finite_numbers(trained: Run) -> None:
+    for line in trained.metrics:
+        assert all(math.isfinite(value) for value in line.values() if isinstance(value, float))
