@@ -1,4 +1,4 @@
-"""What each block does to a token by itself: one word, one class."""
+"""What each block does to a token by itself: one class for each word that `mlp` can be in a config."""
 
 from torch import Tensor, nn
 

@@ -1,14 +1,19 @@
 """The Vision Transformer: "An Image is Worth 16x16 Words" (Dosovitskiy et al., 2021; arXiv:2010.11929).
 
-Images (B, C, H, W) come in, logits (B, classes) go out. The numbers in brackets at the end of a line are the paper's
-equations: (1) to (4) in its section 3.1, (5) to (8) in its appendix A. Where a line says z or y, that is the paper's
-letter for our `tokens`.
+Images (B, C, H, W) come in, logits (B, classes) go out. A number in brackets in a comment marks the line that
+does that equation of the paper: (1) to (4) are in its section 3.1, (5) to (8) in its appendix A. In its letters, with z
+for our tokens:
+
+    z₀  = [x_class; x₁E; x₂E; …; x_N E] + E_pos   (1)     [q, k, v] = z U_qkv         (5)
+    z′ₗ = MSA(LN(zₗ₋₁)) + zₗ₋₁                    (2)     A = softmax(q kᵀ / √(D/heads))  (6)
+    zₗ  = MLP(LN(z′ₗ)) + z′ₗ                      (3)     SA(z) = A v                 (7)
+    y   = LN(the class token of z_L)              (4)     MSA(z) = [SA₁; SA₂; …] U    (8)
 
 Shapes: B images in a batch, C channels, H height, W width, P pixels a side of a patch, N = H/P · W/P patches,
 T = 1 + N tokens (the class token first, then the patches in reading order), D width of a token.
 
-Read it from top to bottom: attention, block, model. The MLP is in mlps.py, the position table in positions.py.
-Parameter names are timm's, so that most of the world's checkpoints fit without a map.
+Read it from top to bottom: attention, block, patches, model. The MLP is in mlps.py, the position table in positions.py.
+Parameters have the names that timm, the largest library of such models, gives them: most checkpoints fit as they are.
 """
 
 import torch
@@ -24,7 +29,12 @@ NORM_EPS = 1e-6  # added to the variance in every LayerNorm; the paper's code an
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: each token asks all tokens, and takes from each as much as it attends to it."""
+    """Multi-head self-attention, the only place where tokens learn of each other.
+
+    Each token makes a query (what am I looking for?), a key (what do I offer?) and a value (what do I pass on?). Its
+    query is compared with the keys of all tokens; the better the match, the more of that token's value it takes.
+    Each head does this with its own share of the width, so that a token can look for several things at once.
+    """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -32,28 +42,30 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width)
         self.proj = nn.Linear(config.width, config.width)
 
-    def forward(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
-        q, k, v = self.queries_keys_values(x)
-        heads = scaled_dot_product_attention(q, k, v)  # (7)  (B, heads, T, D/heads): A v, with A as in `map`
-        return self.proj(heads.transpose(1, 2).flatten(2))  # (8)  heads side by side again, then mixed: (B, T, D)
-
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         B, T, D = x.shape
-        qkv = self.qkv(x).view(B, T, 3, self.heads, D // self.heads)  # (5)  one product gives all three, for all heads
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, T, D/heads)
+        qkv = self.qkv(x).view(B, T, 3, self.heads, D // self.heads)  # (5)  one product for all three and all heads
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, heads, T, D/heads)
         return q, k, v
 
     def map(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, heads, T, T)
-        """What `forward` attended to: row i tells how much token i took from each token, and sums to 1.
+        """A, computed for those who want to see it: row i tells how much token i takes from each token, and sums to 1.
 
-        `forward` leaves this to a fused kernel, which never holds the whole map. Looking changes nothing there.
+        `x` is what `forward` gets: the tokens after `norm1`. `forward` itself leaves A to a fused kernel.
         """
         q, k, _ = self.queries_keys_values(x)
+        # Long vectors have large products; divided by √ of their length, softmax does not start out all-or-nothing.
         return (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(dim=-1)  # (6)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
+        q, k, v = self.queries_keys_values(x)
+        taken = scaled_dot_product_attention(q, k, v)  # (7)  A v, (B, heads, T, D/heads), without ever holding all of A
+        return self.proj(taken.transpose(1, 2).flatten(2))  # (8)  the heads side by side, then mixed
 
 
 class Block(nn.Module):
-    """Tokens talk to each other (attention), then each thinks for itself (MLP); both add to what was there."""
+    """Tokens exchange what they know (attention), then each works on it alone (MLP). Both add to what was there, so
+    that the way back for gradients stays open through many blocks; LayerNorm keeps what they read in one range."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -68,8 +80,8 @@ class Block(nn.Module):
 
 
 class PatchEmbed(nn.Module):
-    """Each patch becomes a token by one matrix E. A convolution whose stride is its size does just that:
-    it cuts, flattens and multiplies (see `patchify`; a test shows that both ways are equal)."""
+    """Each patch becomes a token by one matrix E. A convolution whose stride is its size does just that: it cuts,
+    flattens and multiplies. (`patchify` in patches.py cuts by hand; a test shows that both ways are equal.)"""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -104,15 +116,17 @@ class ViT(nn.Module):
         self.head = nn.Linear(config.width, config.classes)
         self.initialise()
 
-    def forward(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, classes)
-        return torch.stack(self.logits(self.features(images))).mean(dim=0)
-
     def embed(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, T, D)
-        """Images become tokens. `keep`, (B, K) with patch numbers, leaves all other patches out: T is then 1 + K."""
+        """Images become tokens. Attention does not know the order of tokens, so each gets its position added.
+
+        `keep`, (B, K), holds the numbers of the patches to keep, from 0 in reading order; all others are left out, as
+        for dropping patches in training or for asking what a patch was worth. T is then 1 + K.
+        """
         grid = self.grid_of(images)
         patches = self.patch_embed(images)  # (B, N, D)
         class_token = self.cls_token.expand(len(images), -1, -1)  # (B, 1, D)
-        tokens = torch.cat([class_token, patches], dim=1) + self.positions(self.pos_embed, grid)  # (1)
+        positions = self.positions(self.pos_embed, grid)  # (1, T, D), the same for all images
+        tokens = torch.cat([class_token, patches], dim=1) + positions  # (1)
         return tokens if keep is None else select_patches(tokens, keep)
 
     def features(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, T, D)
@@ -120,37 +134,46 @@ class ViT(nn.Module):
         tokens = self.embed(images)
         for block in self.blocks:
             tokens = block(tokens)
-        return self.norm(tokens)  # (4)  the paper needs y = LN(z⁰) only; we keep every token, `pool` takes the first
+        return self.norm(tokens)  # (4)  the paper needs the class token only; we keep all, and `pool` takes the first
 
     def pool(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, D)
-        """What the head sees: the class token, which has gathered what it needs from the others."""
+        """What the head sees: the class token. It shows no patch, and has gathered what it needs from all of them."""
         return tokens[:, 0]
 
-    def logits(self, tokens: Tensor) -> tuple[Tensor, ...]:  # (B, T, D) → (B, classes), one tensor a head
-        """One head here; a model that was taught by another has two, and `forward` gives their mean."""
+    def logits(self, tokens: Tensor) -> tuple[Tensor, ...]:  # (B, T, D) → (B, classes), one tensor a classifier
+        """One classifier here. A distilled model has a second one, and `forward` gives their mean."""
         return (self.head(self.pool(tokens)),)
 
+    def forward(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, classes)
+        return torch.stack(self.logits(self.features(images))).mean(dim=0)
+
     def grid_of(self, images: Tensor) -> tuple[int, int]:
-        """How many patches the images have: (down, across). Any size goes that the patches divide."""
+        """How many patches the images have: (down, across). Any size will do that is a whole number of patches."""
         _, channels, height, width = images.shape
         patch = self.config.patch_size
         if channels != self.config.channels:
             raise DataError(f"The images have {channels} channels, and the model takes {self.config.channels}.")
         if height % patch or width % patch or 0 in (height, width):
-            near = " or ".join(f"{h}×{w}" for h, w in zip(_nearest(height, patch), _nearest(width, patch), strict=True))
-            raise DataError(f"Patches of {patch} pixels do not divide images of {height}×{width}. Try {near}.")
+            below = "×".join(str(max(side // patch, 1) * patch) for side in (height, width))
+            above = "×".join(str(max(-(-side // patch), 1) * patch) for side in (height, width))
+            raise DataError(
+                f"Patches of {patch} pixels do not divide images of {height}×{width}. Try {below} or {above}."
+            )
         return height // patch, width // patch
 
     @torch.no_grad()
     def initialise(self) -> None:
         """As in the paper's own code: matrices Xavier-uniform (q, k and v each for itself), biases zero, positions
-        N(0, std²), class token zero, patch matrix N(0, 1/(P·P·C)), head zero; norms start as the identity."""
+        N(0, std²), class token zero, E N(0, 1/(P·P·C)); norms start as the identity, and the head at zero: no class
+        is preferred before the first step."""
         for name, parameter in self.named_parameters():
-            if parameter.ndim == 2:
-                for matrix in parameter.chunk(3) if "qkv" in name else [parameter]:
-                    nn.init.xavier_uniform_(matrix)
-            elif name.endswith("bias"):
+            if name.endswith("bias"):
                 nn.init.zeros_(parameter)
+            elif name.endswith("qkv.weight"):
+                for matrix in parameter.chunk(3):
+                    nn.init.xavier_uniform_(matrix)
+            elif parameter.ndim == 2:  # the other linear layers; norms have one dimension, tokens and tables three
+                nn.init.xavier_uniform_(parameter)
         nn.init.normal_(self.pos_embed, std=self.config.positions.std)
         nn.init.zeros_(self.cls_token)
         nn.init.normal_(self.patch_embed.proj.weight, std=self.patch_embed.proj.weight[0].numel() ** -0.5)
@@ -166,11 +189,6 @@ class ViT(nn.Module):
 
 
 def select_patches(tokens: Tensor, keep: Tensor) -> Tensor:  # (B, 1 + N, D), (B, K) → (B, 1 + K, D)
+    """The class token, and those patches."""
     chosen = tokens[:, 1:].gather(1, keep[:, :, None].expand(-1, -1, tokens.shape[-1]))  # (B, K, D)
     return torch.cat([tokens[:, :1], chosen], dim=1)
-
-
-def _nearest(side: int, patch: int) -> tuple[int, int]:
-    """The multiples of `patch` below and above, none of them zero."""
-    below = max(side // patch, 1) * patch
-    return below, below if below == side else below + patch
