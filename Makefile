@@ -31,7 +31,7 @@ clean:
 	rm -rf .venv build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("Vitral needs Python 3.11 or later: make PYTHON=python3.11" * (sys.version_info < (3, 11)))'
+	$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("Python 3.11 or later is needed: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	$(if $(TORCH_INDEX),$(INSTALL) --index-url $(TORCH_INDEX) torch)
 	$(INSTALL) --editable .

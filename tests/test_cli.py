@@ -106,7 +106,7 @@ def test_predict_gives_json_for_programs(trained: Run, pictures: Path) -> None:
         (["shapes", "B/15"], 2, "model.patch_size 15 does not divide model.image_size 224"),
         (["train", "digits", "train.epochs=many"], 2, 'train.epochs is "many", and should be a whole number'),
         (["train", "digits", "train.epohcs=3"], 2, "Did you mean train.epochs?"),
-        (["train", "digits", "data.source=cats"], 1, "There is no data source cats"),
+        (["train", "digits", "data.source=cats"], 2, "There is no data source cats"),
         (["train", "dgits"], 2, "There is no recipe dgits. Did you mean digits?"),
         (["train", "empty"], 2, "Folders of pictures cannot be trained on yet"),
         (["train"], 2, "Missing argument 'RECIPE'"),

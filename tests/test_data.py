@@ -90,9 +90,9 @@ def test_digits_are_split_by_class_and_the_same_for_ever() -> None:
 
 
 def test_an_unknown_source_says_what_is_known() -> None:
-    with pytest.raises(DataError, match="There is no data source dgits. Did you mean digits?"):
+    with pytest.raises(RecipeError, match="There is no data source dgits. Did you mean digits?"):
         open_source("dgits")
-    with pytest.raises(DataError, match="data.source is not given"):
+    with pytest.raises(RecipeError, match="data.source is not given"):
         open_source("ask")
 
 

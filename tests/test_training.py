@@ -1,6 +1,5 @@
 """Training: what is told, what is kept, and that the same request gives the same bits."""
 
-import json
 import math
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 import torch
 
 from conftest import TINY, quick_digits
-from vitral import Epoch, Finished, RecipeError, Run, Started, Step, ViT, events, train
+from vitral import Epoch, Finished, RecipeError, Run, RunError, Started, Step, ViT, events, train
 from vitral.recipe import AdamW, Muon, Schedule, Train
 from vitral.training.averages import Average
 from vitral.training.optimizers import MuonOptimizer, layer_weights, make_optimizers, orthogonalised
@@ -61,6 +60,14 @@ def test_training_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     assert (torch.get_num_threads(), torch.get_default_dtype()) == (threads, dtype)
 
 
+def test_closed_at_once_it_still_tells_what_happened(tmp_path: Path) -> None:
+    happening = events(quick_digits(), out=tmp_path / "run")
+    next(happening)
+    happening.close()
+    assert (Run.load(tmp_path / "run").record.state, Run.load(tmp_path / "run").record.steps) == ("stopped", 0)
+    Run.load(tmp_path / "run").weights()
+
+
 @pytest.mark.parametrize("stop_at", [1, 16, 20])
 def test_what_is_stopped_is_kept(tmp_path: Path, stop_at: int) -> None:
     def impatient(event: object) -> None:
@@ -90,10 +97,11 @@ def test_a_mistake_is_told_before_anything_is_written(tmp_path: Path) -> None:
 
 def test_a_loss_that_runs_away_stops_with_a_sentence(tmp_path: Path) -> None:
     wild = quick_digits().changed({"train.optimizer": "adamw", "train.optimizer.learning_rate": 1e30})
-    with pytest.raises(RecipeError, match="The loss is no longer a number at step 16"):
+    with pytest.raises(RunError, match="The loss is no longer a number at step 16"):
         train(wild, out=tmp_path / "run")
-    assert Run.load(tmp_path / "run").record.state == "stopped"
-    assert all(json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    run = Run.load(tmp_path / "run")
+    assert run.record.state == "stopped" and not (run.folder / "model.safetensors").exists()
+    assert "NaN" not in (run.folder / "metrics.jsonl").read_text()
 
 
 def test_grey_pictures_can_be_learnt_in_colour_at_another_size(tmp_path: Path) -> None:
@@ -157,7 +165,7 @@ def test_muon_takes_q_k_and_v_apart_and_batches_what_is_alike() -> None:
         torch.testing.assert_close(matrix.detach(), old * 0.95 - 0.1 * torch.cat(steps))
 
 
-@pytest.mark.parametrize("optimizer", [AdamW(weight_decay=1.0), Muon(weight_decay=1.0)])
+@pytest.mark.parametrize("optimizer", [AdamW(weight_decay=1.0), Muon(weight_decay=1.0, adamw_weight_decay=1.0)])
 def test_weight_decay_acts_on_layer_weights_only(optimizer: AdamW | Muon) -> None:
     model = ViT(TINY)
     with torch.no_grad():

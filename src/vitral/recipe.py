@@ -26,11 +26,12 @@ class Muon(Part):
     """Orthogonalised steps for the matrices of the blocks, AdamW for all else."""
 
     kind: Literal["muon"] = "muon"
-    learning_rate: float = Field(default=0.02, gt=0)
+    learning_rate: float = Field(default=0.005, gt=0)
     momentum: float = Field(default=0.95, ge=0, lt=1)
-    adamw_learning_rate: float = Field(default=2e-3, gt=0)
-    adamw_betas: tuple[float, float] = (0.9, 0.98)
+    adamw_learning_rate: float = Field(default=1e-2, gt=0)
+    adamw_betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = Field(default=0.0, ge=0)
+    adamw_weight_decay: float = Field(default=0.0, ge=0)
 
 
 Optimizer = Annotated[AdamW | Muon, Field(discriminator="kind"), BeforeValidator(as_table)]

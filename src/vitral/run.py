@@ -182,7 +182,7 @@ class Run:
 
     def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(line) + "\n" for line in lines))
+            file.write("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
 
     def write_evaluation(self, values: Mapping[str, Any]) -> None:
         write_whole(self.folder / EVALUATION, json.dumps(values, ensure_ascii=False, indent=1) + "\n")

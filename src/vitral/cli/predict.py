@@ -65,10 +65,12 @@ def command(
 
 
 def _answers(classifier: "Classifier", pictures: tuple[Path, ...]) -> Iterator[Answer]:
+    from rich.console import Console
     from rich.progress import track
 
     files = [file for picture in pictures for file in _files(picture)]
-    for file in track(files, "predicting", console=console, transient=True, disable=len(files) < 50):
+    bar = Console(stderr=True)  # so that what a program reads from stdout is the answers alone
+    for file in track(files, "predicting", console=bar, transient=True, disable=len(files) < 50 or not bar.is_terminal):
         try:
             yield Answer(file, classifier.predict(file))
         except DataError as error:

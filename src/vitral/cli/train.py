@@ -33,6 +33,9 @@ def command(recipe: str, settings: tuple[str, ...], out: Path | None) -> None:
     progress = Progress()
     try:
         run = train(asked, out=out, listeners=[progress])
+    except KeyboardInterrupt:
+        console.print(f"Stopped. What it has learnt so far is in {progress.folder}", soft_wrap=True)
+        raise
     finally:
         progress.close()
     with console.status("Measuring on the test pictures, drawing …"):
@@ -79,6 +82,7 @@ class Progress:
         plan, choices = event.plan, event.choices
         counts = {split: len(plan.index.of(split)) for split in ("train", "validation", "test")}
         cores = f"{choices.threads} thread{'s' if choices.threads > 1 else ''}"
+        self.folder = event.run.folder
         self.epochs, self.batch_size = plan.steps // plan.batches.steps_per_epoch, plan.batches.batch_size
         console.print(f"Device {choices.device}, {cores}, precision {choices.precision}.")
         console.print(

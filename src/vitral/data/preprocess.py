@@ -1,6 +1,6 @@
 """THE definition of how a picture becomes the model's input. It is stored with the weights.
 
-Two stages: `resize` (a picture → uint8, small) and `normalise` (uint8 → float). Training, evaluation and prediction
+Two stages: `resized` (a picture → uint8, small) and `normalise` (uint8 → float). Training, evaluation and prediction
 use both; training puts its augmentation between them, and that is the only difference.
 """
 

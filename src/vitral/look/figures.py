@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from vitral.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +54,9 @@ def figure(path: Path, width: float, height: float, title: str, subtitle: str) -
         under_title = 1 - 0.42 / height
         drawn.text(0.01, under_title, subtitle, ha="left", va="center", fontsize=9.5, color="#555B63")
         yield drawn
-        drawn.savefig(path)
+        png = BytesIO()
+        drawn.savefig(png, format="png")
+        write_whole(path, png.getvalue())
 
 
 def show_image(axes: "Axes", image: NDArray[np.uint8]) -> None:  # (C, H, W)

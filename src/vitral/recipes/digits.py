@@ -4,18 +4,28 @@ Accuracy: not measured yet.
 """
 
 from vitral.data.config import Augment, Data
-from vitral.model.config import Mlp, ViTConfig
+from vitral.model.config import Positions, ViTConfig
 from vitral.recipe import Muon, Recipe, Schedule, Train
 
 digits = Recipe(
-    model=ViTConfig(image_size=8, patch_size=2, channels=0, width=64, depth=4, heads=4, classes=0, mlp=Mlp(ratio=4.0)),
-    data=Data(source="digits", interpolation="box", augment=Augment(rotate=6.0, zoom=0.05, shift=0.06)),
+    model=ViTConfig(
+        image_size=8,
+        patch_size=2,
+        channels=0,
+        width=64,
+        depth=4,
+        heads=4,
+        classes=0,
+        positions=Positions(std=0.5),
+    ),
+    data=Data(source="digits", interpolation="box", augment=Augment(rotate=11.5, zoom=0.12, shear=8.5, shift=0.09)),
     train=Train(
-        epochs=40,
+        epochs=80,
         batch_size=64,
-        optimizer=Muon(learning_rate=0.02, adamw_learning_rate=0.002),
+        optimizer=Muon(learning_rate=0.005, weight_decay=1.0, adamw_learning_rate=0.01, adamw_weight_decay=0.05),
+        warmup=0.1,
         schedule=Schedule(kind="linear"),
         label_smoothing=0.1,
-        ema=0.98,
+        ema=0.99,
     ),
 )

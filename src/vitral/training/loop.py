@@ -10,12 +10,13 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from vitral.errors import RecipeError
+from vitral.errors import RunError
 from vitral.evaluation.answers import answers
 from vitral.recipe import Recipe
 from vitral.run import Choices, Run, free_folder
@@ -89,8 +90,8 @@ def events(recipe: Recipe, *, out: str | Path | None = None) -> Generator[Event]
     run = Run.create(out or free_folder(recipe.data.source), recipe, record, plan.index.rows())
     finished, step = False, 0
     progress: list[tuple[Step, Tensor]] = []  # of this epoch: steps, and how many of each batch were right
-    yield Started(run, plan, record.choices)
     try:
+        yield Started(run, plan, record.choices)
         for step, batch in plan.batches.starting_at(1):
             optimizers.set_share(plan.share(step))
             images, labels = batch.images.to(plan.device), batch.labels.to(plan.device)
@@ -117,7 +118,10 @@ def events(recipe: Recipe, *, out: str | Path | None = None) -> Generator[Event]
         seconds = time.perf_counter() - clock
         state = "finished" if finished else "stopped"
         record = record.model_copy(update={"state": state, "seconds": round(seconds, 3), "steps": step})
-        run.write_weights(Weights(average.model, plan.preprocess, plan.index.class_names), record)
+        if all(bool(parameter.isfinite().all()) for parameter in average.model.parameters()):
+            run.write_weights(Weights(average.model, plan.preprocess, plan.index.class_names), record)
+        else:
+            run.write_record(record)
     yield Finished(run, seconds)
 
 
@@ -125,7 +129,7 @@ def _epoch(plan: Plan, step: int, progress: list[tuple[Step, Tensor]], seconds: 
     """The epoch that ends with this step, measured."""
     train_loss = float(torch.stack([happened.loss for happened, _ in progress]).mean())
     if not math.isfinite(train_loss):
-        raise RecipeError(
+        raise RunError(
             f"The loss is no longer a number at step {step}: the training has run away. "
             "Lower train.optimizer.learning_rate, or raise train.warmup."
         )
@@ -144,8 +148,9 @@ def _epoch(plan: Plan, step: int, progress: list[tuple[Step, Tensor]], seconds: 
 
 def _write(run: Run, progress: list[tuple[Step, Tensor]], epoch: Epoch | None = None) -> None:
     """Lines for metrics.jsonl; the losses are asked for here, once an epoch."""
-    lines = [
-        {"event": "step", "step": happened.step, "loss": float(happened.loss), "learning_rate": happened.learning_rate}
-        for happened, _ in progress
-    ]
+    lines: list[dict[str, Any]] = []
+    for happened, _ in progress:
+        line = {"event": "step", "step": happened.step, "learning_rate": happened.learning_rate}
+        loss = float(happened.loss)
+        lines.append(line | ({"loss": loss} if math.isfinite(loss) else {}))  # JSON has no word for what is no number
     run.append_metrics(lines + ([{"event": "epoch", **asdict(epoch)}] if epoch else []))

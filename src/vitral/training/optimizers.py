@@ -49,7 +49,13 @@ def make_optimizers(model: ViT, train: Train) -> Optimizers:
             others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
             return Optimizers(
                 MuonOptimizer(matrices, muon.learning_rate, muon.momentum, muon.weight_decay),
-                _adamw(others, layer_weights(model), muon.adamw_learning_rate, muon.adamw_betas, muon.weight_decay),
+                _adamw(
+                    others,
+                    layer_weights(model),
+                    muon.adamw_learning_rate,
+                    muon.adamw_betas,
+                    muon.adamw_weight_decay,
+                ),
             )
 
 

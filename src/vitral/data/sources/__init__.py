@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.data.decode import Picture
-from vitral.errors import DataError
+from vitral.errors import RecipeError
 from vitral.settings import unknown
 
 SPLITS = ("train", "validation", "test")
@@ -52,7 +52,7 @@ def open_source(source: str) -> Index:
 
     named = {"digits": digits}
     if source == "ask":
-        raise DataError("data.source is not given. Set data.source=digits.")
+        raise RecipeError("data.source is not given. Set data.source=digits.")
     if source not in named:
-        raise DataError(f"{unknown(source, list(named), 'data source')} Folders of pictures cannot be read yet.")
+        raise RecipeError(f"{unknown(source, list(named), 'data source')} Folders of pictures cannot be read yet.")
     return named[source]()
