@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -162,3 +163,19 @@ def test_the_shell_completes_commands_recipes_and_settings() -> None:
     assert "train" in completed("vitral tr", 1)
     assert "digits" in completed("vitral train di", 2)
     assert "train.epochs=" in completed("vitral train digits train.ep", 3)
+
+
+def test_ctrl_c_keeps_what_was_learnt(tmp_path: Path) -> None:
+    command = [*VITRAL, "train", "digits", "model.width=16", "model.heads=2", "--out", "run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.split()[:1] == ["2"]:  # the line of the second epoch
+            break
+    process.send_signal(signal.SIGINT)
+    told, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "What it has learnt so far is in run" in told and "Traceback" not in errors
+    run = Run.load(tmp_path / "run")
+    assert run.record.state == "stopped" and run.record.steps >= 32
+    run.weights()

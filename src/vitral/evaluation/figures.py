@@ -35,6 +35,7 @@ def curves(evaluation: "Evaluation") -> None:
                 _curve(axes, epochs, f"{split}_{name}", colour, dashes)
             axes.set(title=name.capitalize(), xlabel="epoch")
             axes.grid(axis="y")
+            axes.margins(x=0.01)
             if name == "accuracy":
                 axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
                 axes.set_ylim(top=1.0)
