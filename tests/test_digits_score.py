@@ -13,7 +13,8 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_digits_reach_98_percent_on_the_test_split_over_five_seeds(tmp_path: Path) -> None:
-    waiting, running = list(range(5)), []
+    waiting = list(range(5))
+    running: list[subprocess.Popen[bytes]] = []
     while waiting or running:
         while waiting and len(running) < 2:  # two at a time with a thread each: faster together than one after another
             seed = waiting.pop(0)
