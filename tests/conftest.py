@@ -5,6 +5,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+# Before torch is loaded, and for the processes that tests start: these models are too small for two threads, which only
+# wait for each other where the machine has other work.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import numpy as np
 import pytest
 import torch

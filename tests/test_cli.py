@@ -1,4 +1,4 @@
-"""The command, as a person or a program calls it: in a process of its own."""
+"""The command, as a person or a program calls it. Where a process of its own adds nothing, `called` saves the start."""
 
 import csv
 import json
@@ -7,7 +7,9 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from PIL import Image
 
 from conftest import quick_digits
 from vitral import Recipe, Run
-from vitral.cli import COMMANDS
+from vitral.cli import COMMANDS, main
 
 VITRAL = [sys.executable, "-m", "vitral"]
 
@@ -25,6 +27,33 @@ def vitral(*args: object, cwd: Path | None = None, **env: str) -> subprocess.Com
     return subprocess.run(
         [*VITRAL, *map(str, args)], capture_output=True, text=True, cwd=cwd, env=os.environ | env, timeout=120
     )
+
+
+class Called(NamedTuple):
+    """What a command printed, and how it ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def called(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Called]:
+    """The same command in this process."""
+
+    def call(*args: object, cwd: Path | None = None) -> Called:
+        if cwd:
+            monkeypatch.chdir(cwd)
+        capfd.readouterr()
+        code = 0
+        try:
+            main([str(arg) for arg in args])
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+        told = capfd.readouterr()
+        return Called(code, told.out, told.err)
+
+    return call
 
 
 def test_train_evaluate_ls_and_predict_work_together(tmp_path: Path, seven: NDArray[np.uint8]) -> None:
@@ -64,9 +93,11 @@ def pictures(tmp_path: Path, seven: NDArray[np.uint8]) -> Path:
     return folder
 
 
-def test_predict_answers_for_a_folder_and_names_what_it_could_not_read(trained: Run, pictures: Path) -> None:
+def test_predict_answers_for_a_folder_and_names_what_it_could_not_read(
+    called: Callable[..., Called], trained: Run, pictures: Path
+) -> None:
     table = pictures.parent / "out.csv"
-    done = vitral("predict", trained.folder, pictures, "--csv", table, "--unsure", "1.0")
+    done = called("predict", trained.folder, pictures, "--csv", table, "--unsure", "1.0")
     assert done.returncode == 0, done.stderr
     assert "broken.jpg" in done.stdout and "4 files: 3 answered, 3 of them unsure (below 1), 1" in done.stdout
     with table.open(newline="") as file:
@@ -116,7 +147,7 @@ def test_predict_gives_json_for_programs(trained: Run, pictures: Path) -> None:
     ],
 )
 def test_bad_input_answers_with_a_sentence_and_changes_nothing(
-    run_copy: Path, tmp_path: Path, args: list[str], code: int, sentence: str
+    called: Callable[..., Called], run_copy: Path, tmp_path: Path, args: list[str], code: int, sentence: str
 ) -> None:
     (tmp_path / "text.png").write_text("not a picture")
     (tmp_path / "empty").mkdir()
@@ -125,30 +156,30 @@ def test_bad_input_answers_with_a_sentence_and_changes_nothing(
     (cut / "model.safetensors").write_bytes(content[: len(content) // 2])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     words = [{"RUN": str(run_copy), "CUT": str(cut)}.get(word, word) for word in args]
-    done = vitral(*words, cwd=tmp_path)
+    done = called(*words, cwd=tmp_path)
     assert done.returncode == code, done.stderr
     assert sentence in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_shapes_knows_sizes_recipes_and_runs(trained: Run) -> None:
-    assert "86,567,656" in vitral("shapes", "B/16").stdout
-    told = json.loads(vitral("shapes", trained.folder, "--json").stdout)
+def test_shapes_knows_sizes_recipes_and_runs(called: Callable[..., Called], trained: Run) -> None:
+    assert "86,567,656" in called("shapes", "B/16").stdout
+    told = json.loads(called("shapes", trained.folder, "--json").stdout)
     assert told["parameters"] == sum(p.numel() for p in trained.weights().model.parameters())
-    assert vitral("shapes", "digits").returncode == 0
+    assert called("shapes", "digits").returncode == 0
 
 
-def test_doctor_shows_what_it_runs_on() -> None:
-    found = json.loads(vitral("doctor", "--json").stdout)
+def test_doctor_shows_what_it_runs_on(called: Callable[..., Called]) -> None:
+    found = json.loads(called("doctor", "--json").stdout)
     assert found["device"].startswith(("cpu", "cuda", "mps")) and found["torch"].startswith("2.")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_with_its_one_line(name: str) -> None:
-    told = vitral(name, "--help")
+def test_every_command_has_help_with_its_one_line(called: Callable[..., Called], name: str) -> None:
+    told = called(name, "--help")
     assert told.returncode == 0 and told.stdout.startswith(f"Usage: vitral {name}")
-    assert name in vitral("--help").stdout
+    assert name in called("--help").stdout
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def uniform(
     """Numbers in [0, 1), evenly spread: (samples, draws).
 
     >>> uniform(0, "example", samples=[3, 4], draws=2).round(3).tolist()
-    [[0.617, 0.154], [0.851, 0.217]]
+    [[0.486, 0.114], [0.377, 0.627]]
     """
     key = _hash(np.zeros(1, np.uint64), seed, zlib.crc32(purpose.encode()), epoch)  # (1,)
     each = _hash(key, np.asarray(samples, np.int64), copy, view)  # (samples,)
