@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -43,6 +44,21 @@ def test_a_list_gives_a_list_in_its_order(classifier: Classifier, seven: NDArray
     assert classifier.predict([]) == []
     batch = np.stack([seven] * 5)[..., None]  # (B, H, W, 1)
     assert len(classifier.predict(batch)) == 5  # type: ignore[arg-type]
+
+
+def test_each_names_what_it_cannot_read_and_goes_on(classifier: Classifier, seven: NDArray[np.uint8]) -> None:
+    answers = list(classifier.each([seven, "missing.png", seven], batch_size=2))
+    assert answers[0] == answers[2] and isinstance(answers[1], DataError)
+
+
+def test_the_answer_does_not_depend_on_torchs_default_dtype(classifier: Classifier, seven: NDArray[np.uint8]) -> None:
+    expected = classifier.predict(seven)
+    torch.set_default_dtype(torch.float64)
+    try:
+        again = classifier.predict(seven)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert dict(again.probabilities) == pytest.approx(dict(expected.probabilities), abs=1e-5)
 
 
 def test_weights_alone_are_enough(trained: Run, classifier: Classifier, seven: NDArray[np.uint8]) -> None:

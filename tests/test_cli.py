@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -86,8 +87,9 @@ def pictures(tmp_path: Path, seven: NDArray[np.uint8]) -> Path:
     folder = tmp_path / "pictures"
     (folder / "deeper").mkdir(parents=True)
     (folder / ".hidden").mkdir()
-    for name in ("a.png", "deeper/B.PNG", "deeper/[bold] é,;\n.png", ".hidden/no.png"):
+    for name in ("a.png", "deeper/B.PNG", "deeper/[bold] é,;\n\x1b.png", ".hidden/no.png"):
         Image.fromarray(seven).save(folder / name)
+    shutil.copy(os.fsencode(folder / "a.png"), os.fsencode(folder) + b"/\xff.png")  # no text in any encoding
     (folder / "broken.jpg").write_text("not a picture")
     (folder / "notes.txt").write_text("not meant to be one")
     return folder
@@ -99,21 +101,25 @@ def test_predict_answers_for_a_folder_and_names_what_it_could_not_read(
     table = pictures.parent / "out.csv"
     done = called("predict", trained.folder, pictures, "--csv", table, "--unsure", "1.0")
     assert done.returncode == 0, done.stderr
-    assert "broken.jpg" in done.stdout and "4 files: 3 answered, 3 of them unsure (below 1), 1" in done.stdout
-    with table.open(newline="") as file:
+    assert "broken.jpg" in done.stdout and "5 files: 4 answered, 4 of them unsure (below 1), 1" in done.stdout
+    assert "[bold] é,;\\n\\x1b.png" in done.stdout and "\x1b" not in done.stdout
+    with table.open(newline="", errors="surrogateescape") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 4
+    assert len(rows) == 5
     by_name = {Path(row["path"]).name: row for row in rows}
     assert by_name["broken.jpg"]["label"] == "" and "is not a picture" in by_name["broken.jpg"]["error"]
     answered = [row for row in rows if row["label"]]
     assert all(row["unsure"] == "yes" for row in answered)
-    assert sum(float(answered[0][str(digit)]) for digit in range(10)) == pytest.approx(1, abs=1e-4)
+    ranked = [float(answered[0][name]) for name in ("probability", "probability_2", "probability_3")]
+    assert ranked == sorted(ranked, reverse=True)
+    again = called("predict", trained.folder, pictures / "a.png", pictures / "broken.jpg")
+    assert again.returncode == 1 and "a.png" in again.stdout  # asked for by name, and not answered
 
 
 def test_predict_gives_json_for_programs(trained: Run, pictures: Path) -> None:
     done = vitral("predict", trained.folder / "model.safetensors", pictures / "a.png", "--json", "--unsure", "0")
     (answer,) = json.loads(done.stdout)
-    assert answer["label"] == max(answer["probabilities"], key=answer["probabilities"].get)
+    assert answer["label"] == answer["probabilities"][0]["label"]
     assert answer["unsure"] is False
     line = vitral("predict", trained.folder, pictures / "a.png").stdout
     assert f"{answer['label']} {answer['probability']:.1%}" in line
@@ -182,9 +188,37 @@ def test_every_command_has_help_with_its_one_line(called: Callable[..., Called],
     assert name in called("--help").stdout
 
 
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
-    done = subprocess.run(f"{' '.join(VITRAL)} show digits | head -1", shell=True, capture_output=True, text=True)
-    assert done.stdout.startswith("#") and done.stderr == ""
+@pytest.mark.parametrize("args", [["ls"], ["show", "digits"], ["shapes", "B/16"]])
+def test_a_closed_pipe_is_quiet(tmp_path: Path, args: list[str]) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)  # nobody will ever read
+    done = subprocess.run([*VITRAL, *args], stdout=writes, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_full_disk_is_told() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*VITRAL, "show", "digits"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+
+
+def test_names_that_look_like_markup_are_only_names(called: Callable[..., Called], run_copy: Path) -> None:
+    odd = shutil.copytree(run_copy, run_copy.parent / "a[" / "b] [red]x")
+    done = called("evaluate", odd)
+    assert done.returncode == 0 and f"vitral predict {odd} PICTURE" in done.stdout
+    assert str(odd) in called("ls", odd.parent).stdout
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.0, 1.6])
+def test_ctrl_c_before_the_first_step_is_no_traceback(tmp_path: Path, seconds: float) -> None:
+    process = subprocess.Popen([*VITRAL, "train", "digits"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT) and "AttributeError" not in errors
 
 
 def test_the_shell_completes_commands_recipes_and_settings() -> None:

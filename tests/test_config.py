@@ -26,6 +26,9 @@ def test_the_default_is_the_papers_base_model() -> None:
         ({"image_size": (224, -16)}, "model.image_size -16 is not between 1 and 65,536"),
         ({"mlp": "relu"}, 'mlp.kind is "relu", and should be "gelu".'),
         ({"mlp": {"kind": "gelu", "ratoi": 3}}, "There is no setting mlp.ratoi. Did you mean mlp.ratio?"),
+        ({"mlp": {"ratio": 1e-9}}, "model.mlp.ratio 1e-09 of model.width 768 leaves nothing."),
+        ({"depth": True}, "depth is true, and should be a whole number."),
+        ({"image_size": (8, 8, 8)}, "image_size is [8, 8, 8], and should be a whole number or a list of 2 numbers."),
         ({"mlp": 4}, "mlp is 4, and should be a word or a table."),
         ({"kind": "swin"}, 'kind is "swin", and should be "vit".'),
     ],
@@ -34,6 +37,11 @@ def test_a_wrong_setting_answers_with_a_sentence(wrong: dict[str, object], sente
     with pytest.raises(RecipeError) as told:
         ViTConfig(**wrong)  # type: ignore[arg-type]
     assert str(told.value).startswith(sentence)
+
+
+def test_the_nearest_size_is_named_whatever_the_case() -> None:
+    with pytest.raises(RecipeError, match="Did you mean B/16?"):
+        ViTConfig.named("b/16")
 
 
 @pytest.mark.parametrize("name", ["B16", "X/16", "B/", "B/big", ""])
@@ -47,7 +55,7 @@ def test_an_unknown_size_names_one_that_is_known(name: str) -> None:
     grid=st.tuples(st.integers(1, 20), st.integers(1, 20)),
     heads=st.integers(1, 8),
     head_width=st.integers(1, 64),
-    ratio=st.floats(0.5, 8),
+    ratio=st.floats(1, 8),
     size=st.sampled_from(sorted(SIZES)),
 )
 def test_what_is_written_is_read_back_equal(

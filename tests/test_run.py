@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from conftest import FORMAT_1, TINY, quick_digits
 from vitral import Classifier, Preprocess, Run, RunError, ViT, ViTConfig, WeightsError, evaluate, train
-from vitral.files import sha256_of
+from vitral.files import sha256_of, write_whole
 from vitral.run import free_folder
 from vitral.weights.own import Weights, read_weights, write_weights
 
@@ -110,6 +110,8 @@ def test_a_header_that_claims_huge_shapes_is_refused_without_filling_the_memory(
         ("model.classes", 11, "It has 10 class_names for 11 classes"),
         ("model.wdith", 3, "There is no setting model.wdith. Did you mean model.width?"),
         ("preprocess.std", [0, 0, 0], "preprocess.std has a number that is not above 0"),
+        ("preprocess.image_size", [7, 7], "gives (7, 7), which its patches do not divide"),
+        ("preprocess.image_size", [65536, 65536], "is not between 1 and 8,192"),
         ("preprocess.channels", 1, "preprocess.mean and preprocess.std need 1 numbers"),
         ("format", 2, "has format 2, and this Vitral reads up to 1"),
         ("class_names", 3, "class_names"),
@@ -202,6 +204,29 @@ def test_a_line_of_metrics_that_was_cut_off_is_left_out(run_copy: Path) -> None:
     with (run_copy / "metrics.jsonl").open("a") as file:
         file.write('{"event": "st')
     assert run.metrics == before
+
+
+def test_damaged_records_answer_with_a_sentence(run_copy: Path) -> None:
+    run = Run.load(run_copy)
+    (run_copy / "metrics.jsonl").write_text("{not json}\n")
+    (run_copy / "split.csv").unlink()
+    (run_copy / "evaluation.json").write_text("[" * 100_000)
+    for read in (lambda: run.metrics, lambda: run.split, lambda: run.evaluation):
+        with pytest.raises(RunError, match="cannot be read"):
+            read()
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot be written"):
+        train(quick_digits(), out=tmp_path / "file" / "run")
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    write_whole(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "target").read_text() == "new"
 
 
 def test_the_next_free_folder_is_found(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Any, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitral.data.decode import Picture
+from vitral.errors import DataError
 from vitral.run import Run
 from vitral.weights.own import Weights, read_weights
 
@@ -58,20 +60,32 @@ class Classifier:
         """What a picture shows, or what each of a list of pictures shows."""
         if isinstance(pictures, np.ndarray) and pictures.ndim == 4:
             pictures = list(pictures)
-        if isinstance(pictures, Sequence) and not isinstance(pictures, str):
-            return list(self._each(pictures))
-        return next(self._each([pictures]))
+        many = isinstance(pictures, Sequence) and not isinstance(pictures, str)
+        answers = []
+        for answer in self.each(pictures if many else [pictures]):  # type: ignore[arg-type, list-item]
+            if isinstance(answer, DataError):
+                raise answer
+            answers.append(answer)
+        return answers if many else answers[0]
 
-    def probabilities(self, pictures: Sequence[Picture]) -> NDArray[np.float32]:
-        """(pictures, classes)."""
-        images = torch.stack([self.preprocess(picture) for picture in pictures])
-        with torch.inference_mode():
-            return self.model(images).softmax(dim=1).numpy()
-
-    def _each(self, pictures: Sequence[Picture], batch_size: int = 64) -> Iterator[Prediction]:
+    def each(self, pictures: Sequence[Picture], batch_size: int = 64) -> Iterator[Prediction | DataError]:
+        """The answers one after another; for a picture that cannot be read, the error that says why."""
         for start in range(0, len(pictures), batch_size):
-            for row in self.probabilities(pictures[start : start + batch_size]):
-                yield self._prediction(row)
+            inputs = [self._input(picture) for picture in pictures[start : start + batch_size]]
+            readable = [images for images in inputs if isinstance(images, Tensor)]
+            rows = iter(self._probabilities(torch.stack(readable)) if readable else [])
+            for found in inputs:
+                yield found if isinstance(found, DataError) else self._prediction(next(rows))
+
+    def _input(self, picture: Picture) -> Tensor | DataError:
+        try:
+            return self.preprocess(picture)
+        except DataError as error:
+            return error
+
+    @torch.inference_mode()
+    def _probabilities(self, images: Tensor) -> NDArray[Any]:  # (B, C, H, W) → (B, classes)
+        return self.model(images.to(self.model.pos_embed)).softmax(dim=1).numpy()
 
     def _prediction(self, row: NDArray[Any]) -> Prediction:
         order = np.argsort(-row, kind="stable")

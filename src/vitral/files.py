@@ -7,10 +7,11 @@ from pathlib import Path
 
 def write_whole(path: Path, content: bytes | str) -> None:
     """Write under another name, flush, rename: a reader sees the old file or the new one, even after a power cut."""
+    path = Path(os.path.realpath(path))  # a link stays a link
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StrictInt
 
 from vitral.data.config import Data
 from vitral.errors import RecipeError
 from vitral.model.config import ViTConfig
 from vitral.settings import FORMAT, Part, Settings, as_table, check_format, names, unknown
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class AdamW(Part):
@@ -18,7 +20,7 @@ class AdamW(Part):
 
     kind: Literal["adamw"] = "adamw"
     learning_rate: float = Field(default=1e-3, gt=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
     weight_decay: float = Field(default=0.0, ge=0)
 
 
@@ -29,7 +31,7 @@ class Muon(Part):
     learning_rate: float = Field(default=0.005, gt=0)
     momentum: float = Field(default=0.95, ge=0, lt=1)
     adamw_learning_rate: float = Field(default=1e-2, gt=0)
-    adamw_betas: tuple[float, float] = (0.9, 0.99)
+    adamw_betas: tuple[Beta, Beta] = (0.9, 0.99)
     weight_decay: float = Field(default=0.0, ge=0)
     adamw_weight_decay: float = Field(default=0.0, ge=0)
 
@@ -46,9 +48,9 @@ class Schedule(Part):
 class Train(Settings):
     """The table `[train]` of a recipe."""
 
-    seed: int = Field(default=0, ge=0, le=2**63 - 1, description="the one number behind all that is random")
-    epochs: int = Field(default=10, ge=1, description="times through the training pictures")
-    batch_size: int = Field(default=64, ge=1, description="pictures a step")
+    seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="the one number behind all that is random")
+    epochs: StrictInt = Field(default=10, ge=1, description="times through the training pictures")
+    batch_size: StrictInt = Field(default=64, ge=1, description="pictures a step")
     optimizer: Optimizer = Field(
         default=AdamW(), description="adamw, or muon for the blocks' matrices and adamw for the rest"
     )
@@ -95,7 +97,7 @@ class Recipe(Settings):
         """Read what `to_toml` wrote, or what somebody typed. `name` is for the sentence if it is wrong."""
         try:
             values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise RecipeError(f"{name} is not TOML: {error}.") from None
         check_format(values.pop("format", FORMAT), name)
         try:
@@ -123,7 +125,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise RecipeError(f"{text} is not a setting: write name=value, such as train.epochs=5.")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return name.strip(), value
 
 

@@ -6,7 +6,8 @@ The run folder is the contract between those who make weights and those who use 
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -94,27 +95,29 @@ class Run:
         run = cls(Path(folder))
         if not run.folder.exists():
             raise RunError(f"There is no run {folder}. `vitral ls` lists the runs that are here.")
-        if not (run.folder / RECORD).is_file():
+        if not cls.is_run(folder):
             raise RunError(f"{folder} is not a run: it has no {RECORD}. `vitral ls` lists the runs that are here.")
         _ = run.record
         return run
+
+    @staticmethod
+    def is_run(folder: str | Path) -> bool:
+        """Whether there is a run, whole or damaged."""
+        return (Path(folder) / RECORD).is_file()
 
     @classmethod
     def create(cls, folder: str | Path, recipe: Recipe, record: Record, split: Iterable[tuple[str, str, str]]) -> "Run":
         """Begin a run in a folder that is new or empty: nothing is overwritten."""
         run = cls(Path(folder))
-        try:
+        table = io.StringIO()
+        csv.writer(table, lineterminator="\n").writerows([("sample", "label", "split"), *split])
+        with run._writing():
             run.folder.mkdir(parents=True, exist_ok=True)
             if any(run.folder.iterdir()):
                 raise RunError(f"{folder} is not empty, and nothing is overwritten. Choose another place with --out.")
             write_whole(run.folder / RECIPE, recipe.to_toml())
-            run.write_record(record)
-            table = io.StringIO()
-            writer = csv.writer(table, lineterminator="\n")
-            writer.writerows([("sample", "label", "split"), *split])
             write_whole(run.folder / SPLIT, table.getvalue())
-        except OSError as error:
-            raise RunError(f"The run folder {folder} cannot be written ({error}).") from None
+        run.write_record(record)  # last: from here on it is a run
         return run
 
     @property
@@ -140,8 +143,11 @@ class Run:
         path = self.folder / METRICS
         if not path.is_file():
             return []
-        lines = path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines[:-1]]
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n")
+            return [json.loads(line) for line in lines[:-1]]
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunError(f"{path} cannot be read ({error}).") from None
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
@@ -152,15 +158,24 @@ class Run:
     @property
     def split(self) -> list[tuple[str, str, str]]:
         """(sample, label, split) of every picture."""
-        with (self.folder / SPLIT).open(encoding="utf-8", newline="") as file:
-            return [(row["sample"], row["label"], row["split"]) for row in csv.DictReader(file)]
+        path = self.folder / SPLIT
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                return [(row["sample"], row["label"], row["split"]) for row in csv.DictReader(file)]
+        except (OSError, ValueError, KeyError, csv.Error) as error:
+            raise RunError(f"{path} cannot be read ({error}).") from None
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are weights to use."""
+        return (self.folder / WEIGHTS).is_file()
 
     def weights(self) -> "Weights":
         """The trained model with its preprocessing and class names, checked against run.json."""
         from vitral.weights.own import read_weights  # brings torch, which listing runs does without
 
         path, identity = self.folder / WEIGHTS, self.record.weights
-        if not path.is_file():
+        if not self.has_weights:
             raise RunError(f"The run {self.folder} has no {WEIGHTS}: its training has not come to an end.")
         if identity and sha256_of(path) != identity.sha256:
             raise WeightsError(f"{path} was altered or cut: it is not the file that {RECORD} tells of.")
@@ -168,24 +183,35 @@ class Run:
 
     def write_record(self, record: Record) -> None:
         values = record.model_dump(mode="json", exclude_none=True)
-        write_whole(self.folder / RECORD, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+        with self._writing():
+            write_whole(self.folder / RECORD, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
     def write_weights(self, weights: "Weights", record: Record) -> None:
         """The weights, then the record with their identity: a kill between the two leaves a run that is readable."""
         from vitral.weights.own import write_weights
 
         path = self.folder / WEIGHTS
-        write_weights(path, weights)
-        parameters = sum(parameter.numel() for parameter in weights.model.parameters())
-        identity = WeightsIdentity(sha256=sha256_of(path), parameters=parameters)
+        with self._writing():
+            write_weights(path, weights)
+            parameters = sum(parameter.numel() for parameter in weights.model.parameters())
+            identity = WeightsIdentity(sha256=sha256_of(path), parameters=parameters)
         self.write_record(record.model_copy(update={"weights": identity}))
 
     def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(line, allow_nan=False) + "\n" for line in lines))
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        with self._writing(), (self.folder / METRICS).open("a", encoding="utf-8") as file:
+            file.write(text)
 
     def write_evaluation(self, values: Mapping[str, Any]) -> None:
-        write_whole(self.folder / EVALUATION, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+        with self._writing():
+            write_whole(self.folder / EVALUATION, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunError(f"The run folder {self.folder} cannot be written ({error}).") from None
 
 
 def free_folder(name: str, parent: Path = Path("runs")) -> Path:
@@ -199,7 +225,7 @@ def free_folder(name: str, parent: Path = Path("runs")) -> Path:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({error}).") from None
     if not isinstance(values, dict):
         raise RunError(f"{path} is damaged: it is not a table in JSON.")

@@ -96,7 +96,9 @@ def _tables(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def unknown(name: str, known: list[str], what: str = "setting") -> str:
     """The sentence for a name that does not exist, with the nearest one that does."""
-    near = get_close_matches(name, known, n=1, cutoff=0.6) or [k for k in known if k.endswith("." + name)][:1]
+    lower = {one.lower(): one for one in known}
+    near = [lower[one] for one in get_close_matches(name.lower(), lower, n=1)]
+    near = near or [one for one in known if one.endswith("." + name)][:1]
     hint = f"Did you mean {near[0]}?" if near else f"Known are: {', '.join(known)}."
     return f"There is no {what} {name}. {hint}"
 
@@ -146,9 +148,13 @@ def _wanted(detail: ErrorDetails) -> str:
         case "string_type":
             return "a word"
         case "model_type" | "model_attributes_type" | "dict_type":
-            return "a word or a table"
+            return "a table" if isinstance(detail["input"], str) else "a word or a table"
+        case "union_tag_not_found":
+            return "a word, or a table with a kind"
         case "tuple_type":
             return "a list"
+        case "too_long":
+            return f"a list of {context['max_length']} numbers"
         case "greater_than_equal":
             return f"at least {context['ge']}"
         case "greater_than":

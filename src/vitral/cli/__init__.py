@@ -1,5 +1,6 @@
 """The command `vitral`: thin; each command parses, calls one function, prints. One file a command."""
 
+import os
 import sys
 from importlib import import_module
 
@@ -69,6 +70,8 @@ def main(args: list[str] | None = None) -> None:
 
     try:
         vitral(args, prog_name="vitral", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where a closed pipe or a full disk can still be told
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -78,6 +81,9 @@ def main(args: list[str] | None = None) -> None:
     except VitralError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(2 if isinstance(error, RecipeError) else 1)
-    except BrokenPipeError:  # as in `vitral ls | head -1`
-        sys.stderr.close()
-        sys.exit(0)
+    except BrokenPipeError:  # as in `vitral ls | head -1`: nobody reads on, so nothing more is said, at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1)  # as click does where it is the one who notices
+    except OSError as error:
+        click.echo(f"Error: {error.filename or 'A file'} could not be read or written ({error.strerror}).", err=True)
+        sys.exit(1)

@@ -61,7 +61,9 @@ def _torch() -> dict[str, Any]:
     float(a.sum())  # waits for the device
     speed = 2 * side**3 * products / (time.perf_counter() - started_at)
     model = ViT(ViTConfig(image_size=8, patch_size=2, channels=1, width=32, depth=2, heads=2, classes=10)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model(torch.randn(4, 1, 8, 8, device=device)).logsumexp(dim=1).sum().backward()
+    optimizer.step()
     return {
         "device": device.type + ("" if device.type == "cpu" else " (written for, not tested by us)"),
         "threads": torch.get_num_threads(),

@@ -21,7 +21,7 @@ def command(run: Path, as_json: bool) -> None:
 
     evaluation = evaluate(run)
     if as_json:
-        click.echo(json.dumps(evaluation.write(), ensure_ascii=False))
+        click.echo(json.dumps(evaluation.write()))
     else:
         tell(evaluation)
 
@@ -31,8 +31,9 @@ def tell(evaluation: "Evaluation") -> None:
     low, high = evaluation.accuracy_interval
     figures = sorted(path.name for path in evaluation.run.folder.glob("*.png"))
     console.print(
-        f"\nTest loss {evaluation.loss:.3f}, test accuracy [bold]{evaluation.accuracy:.1%}[/bold] "
-        f"of {evaluation.pictures} pictures (95 % interval {low:.1%} to {high:.1%})."
+        f"\nTest loss {evaluation.loss:.3f}, test accuracy {evaluation.accuracy:.1%} "
+        f"of {evaluation.pictures} pictures (95 % interval {low:.1%} to {high:.1%}).",
+        style="bold",
     )
     console.print(f"Look at {evaluation.run.folder}/: {', '.join(figures)}", soft_wrap=True)
     console.print(f"Ask it about a picture: vitral predict {evaluation.run.folder} PICTURE", soft_wrap=True)

@@ -17,11 +17,12 @@ def command(folder: Path, as_json: bool) -> None:
     from importlib import import_module
 
     from vitral.recipes import RECIPES
+    from vitral.run import Run
 
     recipes = {name: (import_module(f"vitral.recipes.{name}").__doc__ or "").split("     ")[0] for name in RECIPES}
-    runs = [_run(path) for path in sorted(folder.iterdir()) if (path / "run.json").is_file()] if folder.is_dir() else []
+    runs = [_run(path) for path in sorted(folder.iterdir()) if Run.is_run(path)] if folder.is_dir() else []
     if as_json:
-        click.echo(json.dumps({"recipes": recipes, "runs": runs}, ensure_ascii=False))
+        click.echo(json.dumps({"recipes": recipes, "runs": runs}))
         return
     listed = table("recipe", "what it is")
     for name, what in recipes.items():
@@ -49,7 +50,8 @@ def _run(path: Path) -> dict[str, Any]:
     try:
         run = Run.load(path)
         record, evaluation = run.record, run.evaluation
-    except VitralError:
+        accuracy = {"accuracy": float(evaluation["accuracy"])} if evaluation else {}
+    except (VitralError, KeyError, ValueError, TypeError):
         return {"run": str(path), "state": "damaged", "data": "", "steps": "", "seconds": "", "started_at": ""}
     found = {
         "run": str(path),
@@ -59,4 +61,4 @@ def _run(path: Path) -> dict[str, Any]:
         "seconds": record.seconds if record.seconds is not None else "",
         "started_at": record.started_at,
     }
-    return found | ({"accuracy": evaluation["accuracy"]} if evaluation else {})
+    return found | accuracy

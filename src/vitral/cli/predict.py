@@ -48,19 +48,20 @@ def command(
     if csv_path and csv_path.is_dir():
         raise click.UsageError(f"--csv {csv_path} is a folder, and a file was expected.")
     classifier = Classifier.load(run)
-    one = len(pictures) == 1 and not pictures[0].is_dir()
     answers = list(_answers(classifier, pictures))
-    if one and answers[0].prediction is None:
-        raise DataError(answers[0].error)
+    named = [answer for answer in answers if answer.path in pictures]
     if csv_path:
-        _write_csv(csv_path, answers, unsure, classifier.class_names)
+        _write_csv(csv_path, answers, unsure, top)
     if as_json:
-        click.echo(json.dumps([_as_json(answer, unsure) for answer in answers], ensure_ascii=False))
-    else:
+        click.echo(json.dumps([_as_json(answer, unsure) for answer in answers]))
+    elif len(answers) > 1 or answers[0].prediction:
         for answer in answers:
             _tell(answer, unsure, top)
         _summary(answers, unsure, csv_path)
-    if all(answer.prediction is None for answer in answers):
+    # What was found in a folder may be unreadable; what was asked for by name may not.
+    if failed := next((answer.error for answer in named if answer.error), ""):
+        raise DataError(failed)
+    if all(answer.error for answer in answers):
         raise DataError("None of these files could be read as a picture.")
 
 
@@ -70,11 +71,10 @@ def _answers(classifier: "Classifier", pictures: tuple[Path, ...]) -> Iterator[A
 
     files = [file for picture in pictures for file in _files(picture)]
     bar = Console(stderr=True)  # so that what a program reads from stdout is the answers alone
-    for file in track(files, "predicting", console=bar, transient=True, disable=len(files) < 50 or not bar.is_terminal):
-        try:
-            yield Answer(file, classifier.predict(file))
-        except DataError as error:
-            yield Answer(file, None, str(error))
+    quiet = len(files) < 50 or not bar.is_terminal
+    answers = track(classifier.each(files), "predicting", len(files), console=bar, transient=True, disable=quiet)
+    for file, answer in zip(files, answers, strict=True):
+        yield Answer(file, None, str(answer)) if isinstance(answer, DataError) else Answer(file, answer)
 
 
 def _files(picture: Path) -> list[Path]:
@@ -93,10 +93,9 @@ def _files(picture: Path) -> list[Path]:
 def _tell(answer: Answer, unsure: float, top: int) -> None:
     from rich.text import Text
 
-    # Text, not markup: a file may be called [bold].
-    line = Text(f"{answer.path}  ")
+    line = Text(f"{_printable(str(answer.path))}  ")
     if answer.prediction is None:
-        line.append(f"not answered: {answer.error}", style="red")
+        line.append(f"not answered: {_printable(answer.error)}", style="red")
     else:
         first, *others = answer.prediction.probabilities[:top]
         line.append(f"{first[0]} {first[1]:.1%}", style="bold")
@@ -104,6 +103,11 @@ def _tell(answer: Answer, unsure: float, top: int) -> None:
         if answer.prediction.probability < unsure:
             line.append("   unsure", style="yellow")
     console.print(line, soft_wrap=True)
+
+
+def _printable(text: str) -> str:
+    """A name may hold a newline, a control character or a byte that is no text: shown, and harmless to a terminal."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def _summary(answers: list[Answer], unsure: float, csv_path: Path | None) -> None:
@@ -118,24 +122,27 @@ def _summary(answers: list[Answer], unsure: float, csv_path: Path | None) -> Non
         console.print(f"Written to {csv_path}", soft_wrap=True)
 
 
-def _write_csv(path: Path, answers: list[Answer], unsure: float, class_names: tuple[str, ...]) -> None:
+def _write_csv(path: Path, answers: list[Answer], unsure: float, top: int) -> None:
+    """A row a file: the answer, and the next most probable ones."""
     from vitral.files import write_whole
 
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["path", "label", "probability", "unsure", "error", *class_names])
+    others = [f"{name}_{place}" for place in range(2, top + 1) for name in ("label", "probability")]
+    writer.writerow(["path", "label", "probability", "unsure", "error", *others])
     for answer in answers:
         if answer.prediction is None:
-            writer.writerow([answer.path, "", "", "", answer.error] + [""] * len(class_names))
+            writer.writerow([answer.path, "", "", "", answer.error] + [""] * len(others))
             continue
-        by_name = dict(answer.prediction.probabilities)
-        doubtful = "yes" if answer.prediction.probability < unsure else "no"
-        numbers = [f"{by_name[name]:.6f}" for name in class_names]
-        writer.writerow(
-            [answer.path, answer.prediction.label, f"{answer.prediction.probability:.6f}", doubtful, "", *numbers]
-        )
+        (label, probability), *rest = answer.prediction.probabilities[:top]
+        doubtful = "yes" if probability < unsure else "no"
+        ranked = [cell for name, share in rest for cell in (name, f"{share:.6f}")]
+        writer.writerow([answer.path, label, f"{probability:.6f}", doubtful, "", *ranked])
     try:
-        write_whole(path, text.getvalue())
+        if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
+            path.write_text(text.getvalue())
+        else:
+            write_whole(path, text.getvalue())
     except OSError as error:
         raise DataError(f"{path} cannot be written ({error}).") from None
 
@@ -148,5 +155,5 @@ def _as_json(answer: Answer, unsure: float) -> dict[str, object]:
         "label": answer.prediction.label,
         "probability": answer.prediction.probability,
         "unsure": answer.prediction.probability < unsure,
-        "probabilities": dict(answer.prediction.probabilities),
+        "probabilities": [{"label": name, "probability": share} for name, share in answer.prediction.probabilities],
     }

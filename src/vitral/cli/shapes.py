@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -57,7 +56,7 @@ def _config(name: str) -> "ViTConfig":
     from vitral.recipes import RECIPES, find_recipe
     from vitral.run import Run
 
-    if name not in RECIPES and (Path(name) / "run.json").exists():
+    if name not in RECIPES and Run.is_run(name):
         return Run.load(name).weights().model.config
     if name.partition("/")[0] in SIZES:
         return ViTConfig.named(name)

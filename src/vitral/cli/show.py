@@ -1,7 +1,5 @@
 """vitral show RECIPE|RUN [key=value …]"""
 
-from pathlib import Path
-
 import click
 
 from vitral.cli.terminal import complete_recipes, complete_settings, settings_of
@@ -20,6 +18,5 @@ def command(name: str, settings: tuple[str, ...]) -> None:
     from vitral.recipes import RECIPES, find_recipe
     from vitral.run import Run
 
-    is_run = name not in RECIPES and (Path(name) / "run.json").exists()
-    recipe = Run.load(name).recipe if is_run else find_recipe(name)
+    recipe = Run.load(name).recipe if name not in RECIPES and Run.is_run(name) else find_recipe(name)
     click.echo(recipe.changed(settings_of(settings)).to_toml(), nl=False)

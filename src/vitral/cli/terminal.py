@@ -8,15 +8,26 @@ from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.table import Table
 
-# highlight=False: rich would paint every number it finds. Not wrapped where it is not a terminal: a line is a line.
-console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+class Screen(Console):
+    """No markup, because a file may be called [bold]; no painted numbers; a line is a line where nobody looks."""
+
+    def __init__(self) -> None:
+        looked_at = sys.stdout is not None and sys.stdout.isatty()
+        super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=not looked_at)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # as everywhere else in Python; `main` knows what to do
+
+
+console = Screen()
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """An empty table without lines; the columns named in `right` are numbers."""
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        made.add_column(name, justify="right" if name in right else "left", no_wrap=True)
     return made
 
 
@@ -24,11 +35,11 @@ def print_table(made: Table) -> None:
     """As wide as it needs to be where nobody looks, so that no cell is cut."""
     if console.is_terminal:
         console.print(made)
-    else:
-        wide = Console(file=sys.stdout, highlight=False, width=10_000, color_system=None)
-        with wide.capture() as captured:
-            wide.print(made)
-        click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        return
+    wide = Console(highlight=False, markup=False, emoji=False, width=10_000, color_system=None)
+    with wide.capture() as captured:
+        wide.print(made)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def complete_recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -8,6 +8,7 @@ import click
 from vitral.cli.terminal import complete_recipes, complete_settings, console, settings_of
 
 if TYPE_CHECKING:
+    from vitral.run import Run
     from vitral.training.loop import Epoch, Event, Started
 
 
@@ -34,7 +35,8 @@ def command(recipe: str, settings: tuple[str, ...], out: Path | None) -> None:
     try:
         run = train(asked, out=out, listeners=[progress])
     except KeyboardInterrupt:
-        console.print(f"Stopped. What it has learnt so far is in {progress.folder}", soft_wrap=True)
+        if progress.run and progress.run.has_weights:
+            console.print(f"What it has learnt so far is in {progress.run.folder}", soft_wrap=True)
         raise
     finally:
         progress.close()
@@ -50,6 +52,7 @@ class Progress:
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as Bar
 
+        self.run: Run | None = None
         self.bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=32),
@@ -82,7 +85,7 @@ class Progress:
         plan, choices = event.plan, event.choices
         counts = {split: len(plan.index.of(split)) for split in ("train", "validation", "test")}
         cores = f"{choices.threads} thread{'s' if choices.threads > 1 else ''}"
-        self.folder = event.run.folder
+        self.run = event.run
         self.epochs, self.batch_size = plan.steps // plan.batches.steps_per_epoch, plan.batches.batch_size
         console.print(f"Device {choices.device}, {cores}, precision {choices.precision}.")
         console.print(

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, StrictInt
 
 from vitral.settings import Part, Settings
 
@@ -30,7 +30,9 @@ class Data(Settings):
     """The table `[data]` of a recipe."""
 
     source: str = Field(default="ask", description="the pictures: digits")
-    background: int = Field(default=0, ge=0, le=255, description="grey level behind transparent pixels, 0 is black")
+    background: StrictInt = Field(
+        default=0, ge=0, le=255, description="grey level behind transparent pixels, 0 is black"
+    )
     resize: Resize = Field(default=Resize(), description="crop: the largest centred part that fits")
     interpolation: Interpolation = Field(default="bicubic", description="Pillow's filter: box, bilinear, bicubic, …")
     augment: Augment = Augment()

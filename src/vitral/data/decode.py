@@ -4,9 +4,10 @@ What a picture looks like decides what comes out, not how it was stored: EXIF ro
 to 8 and never clipped, palettes are looked up, CMYK is converted, of an animation the first frame is taken.
 """
 
-import warnings
+import struct
+import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,18 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # an allow-list: Pillow
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 MOST_PIXELS = 250_000_000  # Pillow warns at 89 million; a large scan is fine, a bomb of 20,000 × 20,000 is not
 
+# What Pillow raises for a damaged file depends on the format and on where it is damaged.
+DAMAGE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    IndexError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
+)
+
 Picture = str | Path | Image.Image | NDArray[Any]
 
 
@@ -26,38 +39,50 @@ def decode(picture: Picture) -> Image.Image:
     if isinstance(picture, str | Path):
         return _from_file(Path(picture))
     if isinstance(picture, Image.Image):
-        return _upright_8_bit(picture, "The picture")
+        try:
+            return _upright_8_bit(picture, "The picture")
+        except DAMAGE as error:
+            raise DataError(f"The picture is damaged and cannot be read ({error}).") from None
     if isinstance(picture, np.ndarray):
         return _from_array(picture)
     raise DataError(f"A {type(picture).__name__} is not a picture. Give a path, a Pillow picture or a NumPy array.")
 
 
 def _from_file(path: Path) -> Image.Image:
-    if path.is_dir():
-        raise DataError(f"{path} is a folder, and one picture was expected.")
     try:
-        with warnings.catch_warnings():
-            # Pillow's own limit is lower than ours, and it warns of oddities in files that it reads well.
-            warnings.simplefilter("ignore")
-            with Image.open(path, formats=FORMATS) as image:
-                if image.width * image.height > MOST_PIXELS:
-                    raise DataError(
-                        f"{path} has {image.width:,} × {image.height:,} pixels. "
-                        f"More than {MOST_PIXELS // 10**6} million are not opened: it could fill the memory."
-                    )
-                image.load()
-                return _upright_8_bit(image, str(path))
+        with path.open("rb") as file, _opened(file) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise DataError(
+                    f"{path} has {image.width:,} × {image.height:,} pixels. "
+                    f"More than {MOST_PIXELS // 10**6} million are not opened: they could fill the memory."
+                )
+            return _upright_8_bit(image, str(path))
     except FileNotFoundError:
         raise DataError(f"{path} is not there.") from None
+    except IsADirectoryError:
+        raise DataError(f"{path} is a folder, and one picture was expected.") from None
     except PermissionError:
         raise DataError(f"{path} may not be read by this user.") from None
-    except Image.DecompressionBombError:
-        raise DataError(f"{path} has more than {MOST_PIXELS // 10**6} million pixels, and is not opened.") from None
     except UnidentifiedImageError:
         raise DataError(f"{path} is not a picture that Vitral reads ({', '.join(FORMATS)}).") from None
-    except (OSError, ValueError, SyntaxError, EOFError, IndexError) as error:
-        # What Pillow raises for a damaged file depends on the format and on where it is damaged.
+    except DAMAGE as error:
         raise DataError(f"{path} is damaged and cannot be read as a picture ({error}).") from None
+
+
+def _opened(file: BinaryIO) -> Image.Image:
+    """As Image.open does it, with our list of formats; Pillow's limit of pixels is lower than ours, and a global."""
+    Image.preinit()
+    Image.init()
+    prefix = file.read(16)
+    for name in FORMATS:
+        reader, accepts = Image.OPEN[name]
+        if accepts is None or accepts(prefix) is True:
+            file.seek(0)
+            try:
+                return reader(file, "")
+            except SyntaxError:  # Pillow's word for: not one of mine after all
+                continue
+    raise UnidentifiedImageError
 
 
 def _from_array(array: NDArray[Any]) -> Image.Image:
@@ -74,8 +99,10 @@ def _from_array(array: NDArray[Any]) -> Image.Image:
 
 def _upright_8_bit(image: Image.Image, name: str) -> Image.Image:
     image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):  # I;16 and its byte orders; I holds 16 bits too when a PNG or TIFF did
+    if image.mode.startswith("I"):  # I;16 and its byte orders; and I, whole numbers of 32 bits
         values = np.asarray(image)
+        if image.mode == "I" and 0 <= values.min() and values.max() <= 255:
+            return Image.fromarray(values.astype(np.uint8))
         if values.min() < 0 or values.max() > 65_535:
             raise DataError(f"{name} has values from {values.min()} to {values.max()}: only 8 and 16 bits are read.")
         return Image.fromarray(_scale_16_to_8(values))

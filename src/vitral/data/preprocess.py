@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import Field, model_validator
+from pydantic import Field, StrictInt, model_validator
 from torch import Tensor
 
 from vitral.data.config import Interpolation, Resize
@@ -26,9 +26,9 @@ class Preprocess(Settings):
     torch.Size([1, 8, 8])
     """
 
-    image_size: tuple[int, int]
-    channels: int
-    background: int = Field(default=0, ge=0, le=255)
+    image_size: tuple[StrictInt, StrictInt]
+    channels: StrictInt
+    background: StrictInt = Field(default=0, ge=0, le=255)
     resize: Resize = Resize()
     interpolation: Interpolation = "bicubic"
     mean: tuple[float, ...]
@@ -44,8 +44,8 @@ class Preprocess(Settings):
             raise ValueError(f"preprocess.mean and preprocess.std need {self.channels} numbers, one a channel.")
         if min(self.std) <= 0:
             raise ValueError("preprocess.std has a number that is not above 0.")
-        if not all(1 <= side <= 65_536 for side in self.image_size):
-            raise ValueError(f"preprocess.image_size {self.image_size} is not between 1 and 65,536 pixels.")
+        if not all(1 <= side <= 8_192 for side in self.image_size):
+            raise ValueError(f"preprocess.image_size {self.image_size} is not between 1 and 8,192 pixels a side.")
         return self
 
     def __call__(self, picture: Picture) -> Tensor:
@@ -59,7 +59,7 @@ class Preprocess(Settings):
         if image.size != (width, height):
             # The box is exact to fractions of a pixel: no rounded size in between, no off-by-one at the border.
             scale = min(image.width / width, image.height / height)
-            left, top = (image.width - width * scale) / 2, (image.height - height * scale) / 2
+            left, top = max(0.0, image.width - width * scale) / 2, max(0.0, image.height - height * scale) / 2
             box = (left, top, image.width - left, image.height - top)
             image = image.resize((width, height), Image.Resampling[self.interpolation.upper()], box=box)
         pixels = np.array(image)  # (H, W) or (H, W, 3)

@@ -47,6 +47,5 @@ class Answers:
 def answers(model: ViT, pack: Pack, preprocess: Preprocess) -> Answers:
     """Ask the model about every picture of a pack. The model is left in evaluation mode."""
     model.eval()
-    device = model.pos_embed.device
-    logits = [model(batch.images.to(device)).cpu() for batch in pack.in_order(preprocess)]
+    logits = [model(batch.images.to(model.pos_embed)).cpu() for batch in pack.in_order(preprocess)]
     return Answers(torch.cat(logits), pack.labels)

@@ -5,7 +5,7 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictInt, model_validator
 
 from vitral.errors import RecipeError
 from vitral.settings import Part, Settings, unknown
@@ -33,13 +33,19 @@ class ViTConfig(Settings):
     """
 
     kind: Literal["vit"] = Field(default="vit", description="the architecture")
-    image_size: int | tuple[int, int] = Field(default=224, description="pixels a side, or [height, width]")
-    patch_size: int = Field(default=16, ge=1, description="P: pixels a side of a patch; divides image_size")
-    channels: int = Field(default=3, ge=0, le=1024, description="C: 1 grey, 3 colour; 0 in a recipe: as the data has")
-    width: int = Field(default=768, ge=1, le=65_536, description="D: the size of a token")
-    depth: int = Field(default=12, ge=1, le=1_000, description="L: the number of blocks")
-    heads: int = Field(default=12, ge=1, description="heads of attention; divides width")
-    classes: int = Field(default=1000, ge=0, le=10_000_000, description="how many; 0 in a recipe: as the data has")
+    image_size: StrictInt | tuple[StrictInt, StrictInt] = Field(
+        default=224, description="pixels a side, or [height, width]"
+    )
+    patch_size: StrictInt = Field(default=16, ge=1, description="P: pixels a side of a patch; divides image_size")
+    channels: StrictInt = Field(
+        default=3, ge=0, le=1024, description="C: 1 grey, 3 colour; 0 in a recipe: as the data has"
+    )
+    width: StrictInt = Field(default=768, ge=1, le=65_536, description="D: the size of a token")
+    depth: StrictInt = Field(default=12, ge=1, le=1_000, description="L: the number of blocks")
+    heads: StrictInt = Field(default=12, ge=1, description="heads of attention; divides width")
+    classes: StrictInt = Field(
+        default=1000, ge=0, le=10_000_000, description="how many; 0 in a recipe: as the data has"
+    )
     positions: Positions = Field(
         default=Positions(), description="learned: a row a token; std: its spread at the start"
     )
@@ -92,6 +98,8 @@ class ViTConfig(Settings):
                     f"model.patch_size {self.patch_size} does not divide model.image_size {side}. "
                     f"{_divisors(side)} do. Set model.patch_size=… or choose another model.image_size."
                 )
+        if self.mlp_size < 1:
+            raise ValueError(f"model.mlp.ratio {self.mlp.ratio} of model.width {self.width} leaves nothing.")
         if self.width % self.heads:
             raise ValueError(
                 f"model.heads {self.heads} does not divide model.width {self.width}. "

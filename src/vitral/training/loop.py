@@ -128,13 +128,13 @@ def events(recipe: Recipe, *, out: str | Path | None = None) -> Generator[Event]
 def _epoch(plan: Plan, step: int, progress: list[tuple[Step, Tensor]], seconds: float) -> Epoch:
     """The epoch that ends with this step, measured."""
     train_loss = float(torch.stack([happened.loss for happened, _ in progress]).mean())
-    if not math.isfinite(train_loss):
+    validation = answers(plan.average.model, plan.validation, plan.preprocess)
+    plan.model.train()
+    if not math.isfinite(train_loss + validation.loss):
         raise RunError(
             f"The loss is no longer a number at step {step}: the training has run away. "
             "Lower train.optimizer.learning_rate, or raise train.warmup."
         )
-    validation = answers(plan.average.model, plan.validation, plan.preprocess)
-    plan.model.train()
     return Epoch(
         epoch=step // plan.batches.steps_per_epoch,
         step=step,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitral.model.vit import ViT
+from vitral.model.vit import Attention, ViT
 from vitral.recipe import AdamW, Muon, Train
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at 0, so that five steps are enough
@@ -47,8 +47,9 @@ def make_optimizers(model: ViT, train: Train) -> Optimizers:
         case Muon() as muon:
             matrices = layer_weights(model.blocks)
             others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+            three_in_one = [module.qkv.weight for module in model.modules() if isinstance(module, Attention)]
             return Optimizers(
-                MuonOptimizer(matrices, muon.learning_rate, muon.momentum, muon.weight_decay),
+                MuonOptimizer(matrices, three_in_one, muon.learning_rate, muon.momentum, muon.weight_decay),
                 _adamw(
                     others,
                     layer_weights(model),
@@ -81,8 +82,16 @@ class MuonOptimizer(torch.optim.Optimizer):
     Ours and not `torch.optim.Muon`, which casts to bfloat16: where that is emulated it is many times slower.
     """
 
-    def __init__(self, matrices: list[Tensor], learning_rate: float, momentum: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        matrices: list[Tensor],
+        three_in_one: list[Tensor],  # those of them that hold q, k and v, one above the other: three matrices
+        learning_rate: float,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
         super().__init__(matrices, {"lr": learning_rate, "momentum": momentum, "weight_decay": weight_decay})
+        self.parts = {id(matrix): 3 for matrix in three_in_one}
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -94,13 +103,13 @@ class MuonOptimizer(torch.optim.Optimizer):
                     matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(step, alpha=-group["lr"] * scale)
 
     def _alike(self, group: dict[str, Any]) -> list[tuple[list[Tensor], list[Tensor]]]:
-        """Matrices and their updates, put together by shape; q, k and v are three matrices."""
+        """Matrices and their updates, put together by shape."""
         alike = defaultdict[torch.Size, tuple[list[Tensor], list[Tensor]]](lambda: ([], []))
         for parameter in group["params"]:
             momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
             momentum.lerp_(parameter.grad, 1 - group["momentum"])
             update = parameter.grad.lerp(momentum, group["momentum"])  # Nesterov: a look ahead
-            parts = 3 if parameter.shape[0] == 3 * parameter.shape[1] else 1
+            parts = self.parts.get(id(parameter), 1)
             for matrix, part in zip(parameter.chunk(parts), update.chunk(parts), strict=True):
                 matrices, updates = alike[matrix.shape]
                 matrices.append(matrix)

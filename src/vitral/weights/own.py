@@ -44,6 +44,8 @@ class Header(Settings):
         if self.preprocess.channels != self.model.channels:
             given, taken = self.preprocess.channels, self.model.channels
             raise ValueError(f"Its preprocessing gives {given} channels, and its model takes {taken}.")
+        if any(side % self.model.patch_size for side in self.preprocess.image_size):
+            raise ValueError(f"Its preprocessing gives {self.preprocess.image_size}, which its patches do not divide.")
         return self
 
 
@@ -90,7 +92,7 @@ def _header(path: Path, metadata: dict[str, str]) -> Header:
         values = json.loads(metadata["vitral"])
         check_format(values.get("format"), str(path), WeightsError)
         return Header.read(values)
-    except (json.JSONDecodeError, AttributeError):
+    except (json.JSONDecodeError, RecursionError, AttributeError):
         raise WeightsError(f"{path} is damaged: its metadata is not a table in JSON.") from None
     except RecipeError as error:
         raise WeightsError(f"{path} describes a model that cannot be. {error}") from None
