@@ -1,11 +1,13 @@
 """The model: equal to the reference, and what is true of every ViT."""
 
 # torch types what a ModuleList holds as Tensor or Module; here we look inside.
-# mypy: disable-error-code="union-attr, operator"
+# mypy: disable-error-code="union-attr, operator, index"
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, get_args
 
 import hypothesis.strategies as st
 import pytest
@@ -18,34 +20,63 @@ from torch.nn.functional import scaled_dot_product_attention
 from conftest import FIXTURES, TINY
 from vitral import DataError, RecipeError, ViT, ViTConfig, patchify, unpatchify
 from vitral.model import vit
-from vitral.model.config import Mlp
+from vitral.model.config import Resample
+from vitral.model.heads import HEADS, PRE_LOGITS
 from vitral.model.mlps import MLPS
-from vitral.model.positions import POSITIONS
+from vitral.model.pools import POOLED_WIDTHS, POOLS
+from vitral.model.positions import BIASES, POSITIONS, RESAMPLE
+from vitral.model.stems import STEMS
 
-SIZES = [
-    (name, size)
-    for name in ("timm_vit", "timm_vit_rect", "timm_vit_gray")
-    for size in json.loads((FIXTURES / name / "about.json").read_text())["grids"]
-]
+MODELS = [path.parent.name for path in sorted(FIXTURES.glob("*/model.safetensors"))]
+
+
+def about(name: str) -> dict[str, Any]:
+    return json.loads((FIXTURES / name / "about.json").read_text())
+
+
+def described(name: str) -> ViTConfig:
+    """What a fixture's about.json says of its model, in our words."""
+    told = about(name)
+    mlps = {"GELU (erf)": "gelu", "SiLU gate": "swiglu", "quick GELU: x * sigmoid(1.702 x)": "gelu-quick"}
+    tokens = "distilled" if told["distillation_token"] else "class" if told["class_token"] else "none"
+    after = str(told.get("final_norm")).startswith("after")
+    return ViTConfig.read(
+        {
+            **{key: told[key] for key in ("image_size", "patch_size", "channels", "width", "depth", "heads")},
+            "classes": told["num_classes"],
+            "tokens": {"kind": tokens, "registers": told["registers"]},
+            "positions": {
+                "kind": "learned",
+                "class_token": told["position_for_prefix_tokens"],
+                "resample": "dino" if "0.1" in told["position_resampling"] else "antialiased",
+            },
+            "stem": {"kind": "linear", "bias": told.get("patch_bias", True)},
+            "attention": {"kind": "softmax", "bias": told["qkv_bias"], "qk_norm": told["qk_norm"]},
+            "mlp": {"kind": mlps[told["activation"]], "ratio": told["mlp_size"] / told["width"]},
+            "blocks": {
+                "kind": "pre-norm",
+                "norm_eps": told["norm_eps"],
+                "first_norm": told["pre_norm"],
+                "layer_scale": 1e-5 if told["layer_scale"] else 0.0,
+            },
+            "pool": {"kind": "mean" if "avg" in told["pooling"] else "class", "norm": "after" if after else "before"},
+            "head": "linear" if told["num_classes"] else "none",
+        }
+    )
 
 
 def reference(name: str) -> ViT:
-    about = json.loads((FIXTURES / name / "about.json").read_text())
-    height, width = about["image_size"]
-    model = ViT(
-        ViTConfig(
-            image_size=(height, width),
-            patch_size=about["patch_size"],
-            channels=about["channels"],
-            width=about["width"],
-            depth=about["depth"],
-            heads=about["heads"],
-            classes=about["num_classes"],
-            mlp=Mlp(ratio=about["mlp_size"] / about["width"]),
-        )
-    )
+    model = ViT(described(name))
     model.load_state_dict(load_file(FIXTURES / name / "model.safetensors"))
     return model.eval()
+
+
+SIZES = [
+    (name, (height, width))
+    for name in MODELS
+    for height, width in about(name)["sizes"]
+    if height % about(name)["patch_size"] == width % about(name)["patch_size"] == 0
+]
 
 
 def randomised(config: ViTConfig) -> ViT:
@@ -57,26 +88,33 @@ def randomised(config: ViTConfig) -> ViT:
     return model
 
 
+@pytest.mark.parametrize("baked", [False, True], ids=["as it is", "at"])
 @pytest.mark.parametrize(("name", "size"), SIZES)
 @torch.no_grad()
-def test_outputs_equal_those_of_timm_at_every_size(name: str, size: str) -> None:
+def test_outputs_equal_those_of_the_reference_at_every_size(name: str, size: tuple[int, int], baked: bool) -> None:
+    """Also when the position table has been made for the size once and for all."""
     model, expected = reference(name), load_file(FIXTURES / name / "io.safetensors")
-    images = expected[f"image_{size}"]
-
-    def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
-
-    close(model.embed(images), expected[f"embedded_{size}"])
+    model = model.at(size) if baked else model
+    key = f"{size[0]}x{size[1]}"
+    images = expected[f"image_{key}"]
+    embedded = before_last = model.embed(images)
+    for block in model.blocks[:-1]:
+        before_last = block(before_last)
     tokens = model.features(images)
-    close(tokens, expected[f"tokens_{size}"])
-    close(model.pool(tokens), expected[f"pooled_{size}"])
-    close(model(images), expected[f"logits_{size}"])
-    if f"attention_{size}" in expected:
-        last = model.blocks[-1]
-        before = model.embed(images)
-        for block in model.blocks[:-1]:
-            before = block(before)
-        close(last.attn.map(last.norm1(before)), expected[f"attention_{size}"])
+    last = model.blocks[-1]
+    ours = {
+        "embedded": embedded,
+        "attention": last.attn.map(last.norm1(before_last)),
+        "tokens": tokens,
+        "pooled": model.pool(tokens),
+        "logits": model(images),
+    }
+    if len(model.logits(tokens)) == 2:
+        ours["logits_class"], ours["logits_distillation"] = model.logits(tokens)
+    compared = [what for what in ours if f"{what}_{key}" in expected]
+    assert {"tokens", "pooled"} <= set(compared)
+    for what in compared:
+        torch.testing.assert_close(ours[what], expected[f"{what}_{key}"], rtol=0, atol=1e-5, msg=what)
 
 
 @pytest.mark.parametrize(
@@ -97,10 +135,19 @@ def test_each_equation_of_the_paper_is_marked_once() -> None:
 
 
 def test_every_part_has_a_class_for_every_word_and_no_other() -> None:
-    for parts, settings_of in ((POSITIONS, "positions"), (MLPS, "mlp")):
-        part = ViTConfig.model_fields[settings_of].annotation
-        assert part is not None
-        assert set(parts) == set(part.model_fields["kind"].annotation.__args__)
+    homes: dict[str, list[Mapping[str, object]]] = {
+        "positions": [POSITIONS, BIASES],
+        "stem": [STEMS],
+        "mlp": [MLPS],
+        "pool": [POOLS, POOLED_WIDTHS],
+        "head": [HEADS, PRE_LOGITS],
+    }
+    for part, found in homes.items():
+        settings_of = ViTConfig.model_fields[part].annotation
+        assert settings_of is not None
+        words = set(get_args(settings_of.model_fields["kind"].annotation))
+        assert all(set(home) == words for home in found), part
+    assert set(RESAMPLE) == set(get_args(Resample))
 
 
 @torch.no_grad()
@@ -119,6 +166,7 @@ def test_the_map_tells_what_the_fused_attention_used() -> None:
 def test_without_positions_the_order_of_patches_does_not_matter(permutation: list[int], seed: int) -> None:
     torch.manual_seed(seed)
     model = randomised(TINY)
+    assert model.pos_embed is not None
     nn.init.zeros_(model.pos_embed)
     images = torch.randn(2, 3, 32, 32)
     shuffled = unpatchify(patchify(images, 8)[:, permutation], 8, 32, 32)
@@ -219,7 +267,7 @@ def test_initial_values_are_as_stated() -> None:
 
 def test_a_model_prints_itself_in_one_line() -> None:
     assert repr(ViT(TINY)) == (
-        "ViT(32×32×3 → 4×4 patches of 8 px + class token → 2 blocks of width 32, 4 heads → 10 classes; "
+        "ViT(32×32×3 → 4×4 patches of 8 px + 1 extra token → 2 blocks of width 32, 4 heads → 10 classes; "
         f"{sum(p.numel() for p in ViT(TINY).parameters()):,} parameters)"
     )
 
@@ -234,8 +282,9 @@ def test_a_size_that_the_patches_do_not_divide_names_the_nearest_that_they_do() 
 
 
 def test_what_only_a_recipe_can_leave_open_is_refused() -> None:
-    with pytest.raises(RecipeError, match="as the data has"):
-        ViT(ViTConfig(classes=0))
+    for open_setting in ({"classes": 0}, {"channels": 0}):
+        with pytest.raises(RecipeError, match="as the data has"):
+            ViT(ViTConfig(**open_setting))  # type: ignore[arg-type]
 
 
 def test_patches_that_do_not_fit_are_refused() -> None:

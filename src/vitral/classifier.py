@@ -85,7 +85,7 @@ class Classifier:
 
     @torch.inference_mode()
     def _probabilities(self, images: Tensor) -> NDArray[Any]:  # (B, C, H, W) → (B, classes)
-        return self.model(images.to(self.model.pos_embed)).softmax(dim=1).numpy()
+        return self.model(images.to(next(self.model.parameters()))).softmax(dim=1).numpy()
 
     def _prediction(self, row: NDArray[Any]) -> Prediction:
         order = np.argsort(-row, kind="stable")

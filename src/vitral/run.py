@@ -94,7 +94,9 @@ class Run:
         """Find a run; its files are read when they are asked for."""
         run = cls(Path(folder))
         if not run.folder.exists():
-            raise RunError(f"There is no run {folder}. `vitral ls` lists the runs that are here.")
+            in_runs = Path("runs") / folder
+            hint = f"Did you mean {in_runs}?" if cls.is_run(in_runs) else "`vitral ls` lists the runs that are here."
+            raise RunError(f"There is no run {folder}. {hint}")
         if not cls.is_run(folder):
             raise RunError(f"{folder} is not a run: it has no {RECORD}. `vitral ls` lists the runs that are here.")
         _ = run.record

@@ -145,6 +145,8 @@ def _wanted(detail: ErrorDetails) -> str:
             return "a whole number"
         case "float_parsing" | "float_type":
             return "a number"
+        case "bool_type" | "bool_parsing":
+            return "true or false"
         case "string_type":
             return "a word"
         case "model_type" | "model_attributes_type" | "dict_type":

@@ -61,18 +61,24 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 )
 @click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
 def vitral() -> None:
-    """A Vision Transformer to read, train on your own pictures, look into, and hand on."""
+    """A Vision Transformer to read, train on pictures, look into, and hand on."""
 
 
 def main(args: list[str] | None = None) -> None:
     """Run the command. A mistake is told as a sentence; exit code 2: it was called wrongly, 1: it failed."""
     from vitral.errors import RecipeError, VitralError
 
+    if "_VITRAL_COMPLETE" in os.environ:
+        from vitral.cli import completion  # noqa: F401 (it registers itself with click)
+
     try:
         vitral(args, prog_name="vitral", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()  # here, where a closed pipe or a full disk can still be told
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            hint = "Settings are written without dashes: name=value, such as train.epochs=5."
+            error = click.UsageError(f"{error.format_message()} {hint}", error.ctx)
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):

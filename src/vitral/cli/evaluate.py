@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vitral.cli import completion
 from vitral.cli.terminal import console
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=completion.runs)
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, for programs.")
 def command(run: Path, as_json: bool) -> None:
     """Measure RUN on its test pictures; write evaluation.json and the figures into its folder."""

@@ -32,13 +32,12 @@ def command(folder: Path, as_json: bool) -> None:
     if not runs:
         console.print(f"No runs in {folder}/ yet. Start one: vitral train digits", soft_wrap=True)
         return
-    numbers = ("test accuracy", "steps", "seconds")
-    listed = table("run", "state", "data", *numbers, "started", right=numbers)
+    numbers = ("test accuracy", "seed", "steps", "seconds")
+    listed = table("run", "state", "data", *numbers, "started (UTC)", right=numbers)
     for run in runs:
-        accuracy = f"{run['accuracy']:.1%}" if "accuracy" in run else ""
-        listed.add_row(
-            run["run"], run["state"], run["data"], accuracy, str(run["steps"]), str(run["seconds"]), run["started_at"]
-        )
+        shown = run | {"accuracy": f"{run['accuracy']:.1%}"} if "accuracy" in run else run
+        columns = ("run", "state", "data", "accuracy", "seed", "steps", "seconds", "started_at")
+        listed.add_row(*(str(shown.get(name, "")) for name in columns))
     print_table(listed)
 
 
@@ -50,15 +49,15 @@ def _run(path: Path) -> dict[str, Any]:
     try:
         run = Run.load(path)
         record, evaluation = run.record, run.evaluation
-        accuracy = {"accuracy": float(evaluation["accuracy"])} if evaluation else {}
+        found = {
+            "run": str(path),
+            "state": record.state,
+            "data": record.data.source,
+            "seed": run.recipe.train.seed,
+            "steps": record.steps,
+            "started_at": record.started_at.removesuffix("+00:00").replace("T", " "),
+        }
+        found |= {"seconds": round(record.seconds, 1)} if record.seconds is not None else {}
+        return found | ({"accuracy": float(evaluation["accuracy"])} if evaluation else {})
     except (VitralError, KeyError, ValueError, TypeError):
-        return {"run": str(path), "state": "damaged", "data": "", "steps": "", "seconds": "", "started_at": ""}
-    found = {
-        "run": str(path),
-        "state": record.state,
-        "data": record.data.source,
-        "steps": record.steps,
-        "seconds": record.seconds if record.seconds is not None else "",
-        "started_at": record.started_at,
-    }
-    return found | accuracy
+        return {"run": str(path), "state": "damaged"}

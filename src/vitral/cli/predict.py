@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vitral.cli import completion
 from vitral.cli.terminal import console
 from vitral.errors import DataError
 
@@ -27,7 +28,7 @@ class Answer:
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), shell_complete=completion.runs)
 @click.argument("pictures", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PICTURE|FOLDER...")
 @click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Also write the answers as a CSV file.")
 @click.option(
@@ -40,8 +41,8 @@ def command(
 ) -> None:
     """Say what a PICTURE shows, or all pictures of a FOLDER.
 
-    RUN is a run folder or a model.safetensors. Any picture goes: it passes through the preprocessing that is stored
-    with the weights. In a folder, a file that cannot be read is named, and the others are answered all the same.
+    RUN is a run folder or a model.safetensors. A picture of any format and size passes through the preprocessing that
+    is stored with the weights. In a folder, a file that cannot be read is named, and the others are answered.
     """
     from vitral.classifier import Classifier
 
@@ -53,7 +54,7 @@ def command(
     if csv_path:
         _write_csv(csv_path, answers, unsure, top)
     if as_json:
-        click.echo(json.dumps([_as_json(answer, unsure) for answer in answers]))
+        click.echo(json.dumps([_as_json(answer, unsure, top) for answer in answers]))
     elif len(answers) > 1 or answers[0].prediction:
         for answer in answers:
             _tell(answer, unsure, top)
@@ -147,7 +148,7 @@ def _write_csv(path: Path, answers: list[Answer], unsure: float, top: int) -> No
         raise DataError(f"{path} cannot be written ({error}).") from None
 
 
-def _as_json(answer: Answer, unsure: float) -> dict[str, object]:
+def _as_json(answer: Answer, unsure: float, top: int) -> dict[str, object]:
     if answer.prediction is None:
         return {"path": str(answer.path), "error": answer.error}
     return {
@@ -155,5 +156,7 @@ def _as_json(answer: Answer, unsure: float) -> dict[str, object]:
         "label": answer.prediction.label,
         "probability": answer.prediction.probability,
         "unsure": answer.prediction.probability < unsure,
-        "probabilities": [{"label": name, "probability": share} for name, share in answer.prediction.probabilities],
+        "probabilities": [
+            {"label": name, "probability": share} for name, share in answer.prediction.probabilities[:top]
+        ],
     }

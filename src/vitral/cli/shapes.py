@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vitral.cli.terminal import complete_recipes, console, print_table, table
+from vitral.cli import completion
+from vitral.cli.terminal import console, print_table, table
 from vitral.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("name", metavar="SIZE|RECIPE|RUN", shell_complete=complete_recipes)
+@click.argument("name", metavar="SIZE|RECIPE|RUN", shell_complete=completion.sizes)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def command(name: str, as_json: bool) -> None:
     """Show a model step by step: what goes in, what comes out, parameters, operations for one image.
@@ -45,6 +46,7 @@ def command(name: str, as_json: bool) -> None:
         listed.add_row(row.name, row.what, _shape(row.takes), _shape(row.gives), times, counted, operations)
     listed.add_row("together", "", "", "", "", f"{parameters:,}", f"{flops / 1e6:,.2f}", style="bold")
     print_table(listed)
+    console.print("\nA multiply and an add are two operations (FLOPs); other tables count the pair as one.")
 
 
 def _shape(shape: tuple[int, ...]) -> str:
@@ -55,6 +57,7 @@ def _config(name: str) -> "ViTConfig":
     from vitral.model.config import SIZES, ViTConfig
     from vitral.recipes import RECIPES, find_recipe
     from vitral.run import Run
+    from vitral.settings import unknown
 
     if name not in RECIPES and Run.is_run(name):
         return Run.load(name).weights().model.config
@@ -63,7 +66,9 @@ def _config(name: str) -> "ViTConfig":
     try:
         recipe = find_recipe(name)
     except RecipeError as error:
-        raise RecipeError(f"{name} is no size (such as B/16), recipe or run. {error}") from None
+        sizes = [f"{size}/{patch}" for size in SIZES for patch in (16, 14, 32)]
+        known = unknown(name, [*sizes, *RECIPES], "size, recipe or run")
+        raise RecipeError(str(error) if name.endswith(".toml") else known) from None
     if 0 in (recipe.model.classes, recipe.model.channels):
         from vitral.data.sources import open_source
         from vitral.training.preparation import complete

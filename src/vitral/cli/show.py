@@ -2,18 +2,19 @@
 
 import click
 
-from vitral.cli.terminal import complete_recipes, complete_settings, settings_of
+from vitral.cli import completion
+from vitral.cli.terminal import settings_of
 
 
 @click.command()
-@click.argument("name", metavar="RECIPE|RUN", shell_complete=complete_recipes)
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_settings)
+@click.argument("name", metavar="RECIPE|RUN", shell_complete=completion.recipes)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
 def command(name: str, settings: tuple[str, ...]) -> None:
     """Show a recipe, or what a run was asked, as TOML with a comment on each setting.
 
-    vitral show digits > mine.toml
-
-    vitral train mine.toml
+    \b
+        vitral show digits > mine.toml
+        vitral train mine.toml
     """
     from vitral.recipes import RECIPES, find_recipe
     from vitral.run import Run

@@ -4,7 +4,6 @@ import sys
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.table import Table
 
@@ -40,22 +39,6 @@ def print_table(made: Table) -> None:
     with wide.capture() as captured:
         wide.print(made)
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
-
-
-def complete_recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For the shell: names of recipes, then files."""
-    from vitral.recipes import RECIPES
-
-    found = [CompletionItem(name) for name in RECIPES if name.startswith(incomplete)]
-    return found or [CompletionItem(incomplete, type="file")]
-
-
-def complete_settings(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For the shell: dotted names of settings."""
-    from vitral.recipe import Recipe
-    from vitral.settings import names
-
-    return [CompletionItem(f"{name}=") for name in names(Recipe) if name.startswith(incomplete)]
 
 
 def settings_of(pairs: tuple[str, ...]) -> dict[str, Any]:

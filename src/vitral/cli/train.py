@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vitral.cli.terminal import complete_recipes, complete_settings, console, settings_of
+from vitral.cli import completion
+from vitral.cli.terminal import console, settings_of
 
 if TYPE_CHECKING:
     from vitral.run import Run
@@ -13,14 +14,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("recipe", shell_complete=complete_recipes)
-@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_settings)
+@click.argument("recipe", shell_complete=completion.recipes)
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder. Default: the next free one in runs/.")
 def command(recipe: str, settings: tuple[str, ...], out: Path | None) -> None:
     """Train a model, measure it on pictures it has never seen, and draw what it learnt.
 
     RECIPE is a name (`vitral ls`) or a TOML file (`vitral show digits > mine.toml`). Any setting of it can be changed:
 
+    \b
         vitral train digits train.epochs=5 train.seed=3 --out runs/x
     """
     from vitral.recipes import find_recipe

@@ -47,5 +47,6 @@ class Answers:
 def answers(model: ViT, pack: Pack, preprocess: Preprocess) -> Answers:
     """Ask the model about every picture of a pack. The model is left in evaluation mode."""
     model.eval()
-    logits = [model(batch.images.to(model.pos_embed)).cpu() for batch in pack.in_order(preprocess)]
+    like = next(model.parameters())  # device and precision
+    logits = [model(batch.images.to(like)).cpu() for batch in pack.in_order(preprocess)]
     return Answers(torch.cat(logits), pack.labels)

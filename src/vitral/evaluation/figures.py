@@ -60,7 +60,9 @@ def classes(evaluation: "Evaluation") -> None:
         [binomtest(int(right[i]), int(count[i])).proportion_ci(method="wilson") for i in shown], dtype=float
     )
     share = right[shown] / count[shown]
-    what = "Share of the test pictures of each class that were recognised, with 95 % intervals."
+    what = (
+        f"Share of each class's test pictures recognised, with 95 % intervals; dotted: all, {evaluation.accuracy:.1%}."
+    )
     with figure(evaluation.run.folder / "classes.png", 7, 1.3 + 0.34 * len(shown), "Class by class", what) as drawn:
         axes = drawn.subplots()
         rows = np.arange(len(shown))
@@ -119,11 +121,11 @@ def predictions(evaluation: "Evaluation") -> None:
     right = by_doubt[np.linspace(0, len(by_doubt) - 1, min(2 * columns, len(by_doubt))).astype(int)]
     rows = -(-len(wrong) // columns) + -(-len(right) // columns)
     what = (
-        f"{(~is_right).sum()} of {evaluation.pictures} test pictures are wrong: "
-        f"{'the most confident mistakes first' if len(wrong) else 'none to show'}."
+        f"{(~is_right).sum()} of {evaluation.pictures} test pictures are wrong (true → said), the surest first; "
+        "below, right ones, the least sure first."
     )
     with figure(
-        evaluation.run.folder / "predictions.png", 1.15 * columns, 1.0 + 1.55 * max(rows, 1), "Predictions", what
+        evaluation.run.folder / "predictions.png", 1.15 * columns, 0.9 + 1.42 * max(rows, 1), "Predictions", what
     ) as drawn:
         grid = drawn.subplots(max(rows, 1), columns, squeeze=False)
         for axes in grid.flat:
@@ -143,14 +145,17 @@ def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], c
         axes.set_title(text, fontsize=9, color=colour, loc="center")
 
 
-def attention(evaluation: "Evaluation", most: int = 8) -> None:
+def attention(evaluation: "Evaluation", most: int = 10) -> None:
     """Where it looked: one test picture of each class, as far as there is room."""
     labels = evaluation.answers.labels.numpy()
     chosen = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)[:most]]
     model, preprocess = evaluation.weights.model, evaluation.weights.preprocess
     pictures = evaluation.pack.images[chosen]
-    maps = attention_map(model, preprocess.normalise(pictures))[:, :, 0, 1:]  # (n, heads, patches): the class token's
+    extra = model.config.extra
+    maps = attention_map(model, preprocess.normalise(pictures))[..., extra:]  # (n, heads, T, patches)
+    # What the class token took from each patch; where there is none, what the patches took, on the mean.
+    maps = maps[:, :, 0] if model.config.read_out else maps[:, :, extra:].mean(dim=2)
     names, predicted = evaluation.weights.class_names, evaluation.answers.predicted
-    captions = [f"{names[labels[i]]}, and it\nsays {names[predicted[i]]}" for i in chosen]
+    captions = [f"is {names[labels[i]]},\nsays {names[predicted[i]]}" for i in chosen]
     grid = maps.unflatten(2, model.config.grid).numpy()
     where_it_looked(evaluation.run.folder / "attention.png", pictures.numpy(), grid, captions)

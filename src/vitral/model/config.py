@@ -5,24 +5,84 @@
 
 from typing import Literal, Self
 
-from pydantic import Field, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictInt, model_validator
 
 from vitral.errors import RecipeError
 from vitral.settings import Part, Settings, unknown
 
+# How a table of positions is brought to another grid; the libraries differ (see docs/names.md).
+Resample = Literal["antialiased", "bicubic", "dino", "corners"]
+
+
+class Tokens(Part):
+    """The tokens beside the patches. `class`: one that is read out; `distilled`: and one taught by another model
+    (DeiT); `none`. Registers hold what no patch has room for."""
+
+    kind: Literal["class", "distilled", "none"] = "class"
+    registers: StrictInt = Field(default=0, ge=0, le=1024)
+
 
 class Positions(Part):
-    """Where each token stands: `learned` is a table of one row a token, resampled for other grids."""
+    """Where each token stands. `learned`: a row a token; `learned-2d`: half a row for each row and column of the grid;
+    `relative`: a learned key for each distance, in every block; `sincos-1d`, `sincos-2d`: fixed waves; `none`."""
 
-    kind: Literal["learned"] = "learned"
-    std: float = Field(default=0.02, ge=0, description="spread of the numbers that the table starts with")
+    kind: Literal["learned", "learned-2d", "relative", "sincos-1d", "sincos-2d", "none"] = "learned"
+    class_token: StrictBool = Field(default=True, description="whether the class and distillation token have a place")
+    resample: Resample = Field(default="antialiased", description="how a learned table is brought to another grid")
+    std: float = Field(default=0.02, ge=0, description="spread of the numbers that a learned table starts with")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if not self.kind.startswith("learned") and (self.resample, self.std) != ("antialiased", 0.02):
+            raise ValueError(f"model.positions {self.kind} has no table to learn: resample and std do not go with it.")
+        return self
+
+
+class Stem(Part):
+    """How a patch becomes a token. `linear`: one matrix; `conv`: 3×3 convolutions of stride 2, then one matrix."""
+
+    kind: Literal["linear", "conv"] = "linear"
+    bias: StrictBool = Field(default=True, description="of the matrix")
+    channels: StrictInt = Field(default=48, ge=1, le=4096, description="of the convolutions")
+
+
+class Attend(Part):
+    """How tokens look at each other. `softmax` is the paper's."""
+
+    kind: Literal["softmax"] = "softmax"
+    bias: StrictBool = Field(default=True, description="of queries, keys and values")
+    qk_norm: StrictBool = Field(default=False, description="LayerNorm on the queries and keys of each head")
 
 
 class Mlp(Part):
-    """What each block does to a token by itself: `gelu` is two layers with erf-GELU between."""
+    """What each block does to a token by itself: two layers with a GELU between (`gelu` by erf, `gelu-tanh`,
+    `gelu-quick` by a sigmoid), or `swiglu`, where one half of the first layer gates the other."""
 
-    kind: Literal["gelu"] = "gelu"
+    kind: Literal["gelu", "gelu-tanh", "gelu-quick", "swiglu"] = "gelu"
     ratio: float = Field(default=4.0, gt=0, le=64, description="hidden size over width, rounded to a whole number")
+
+
+class Blocks(Part):
+    """What all blocks share. `pre-norm` is the paper's: the norm stands before attention and MLP."""
+
+    kind: Literal["pre-norm"] = "pre-norm"
+    norm_eps: float = Field(default=1e-6, gt=0, lt=1, description="added to the variance in every LayerNorm")
+    first_norm: StrictBool = Field(default=False, description="a norm before the first block, as in CLIP")
+    layer_scale: float = Field(default=0.0, ge=0, description="what LayerScale starts with; 0: none")
+    init_std: float = Field(default=0.0, ge=0, description="matrices start as N(0, std²); 0: Xavier, as in the paper")
+
+
+class Pool(Part):
+    """What the head sees: the class token, the mean of the patches, or both side by side."""
+
+    kind: Literal["class", "mean", "class-mean"] = "class"
+    norm: Literal["before", "after", "none"] = Field(default="before", description="the last norm: before or after")
+
+
+class Head(Part):
+    """`linear`: a logit a class; `mlp`: a hidden layer with tanh before it (the paper's pre-training); `none`."""
+
+    kind: Literal["linear", "mlp", "none"] = "linear"
 
 
 class ViTConfig(Settings):
@@ -46,10 +106,16 @@ class ViTConfig(Settings):
     classes: StrictInt = Field(
         default=1000, ge=0, le=10_000_000, description="how many; 0 in a recipe: as the data has"
     )
+    tokens: Tokens = Field(default=Tokens(), description="class, distilled or none; registers = 0")
     positions: Positions = Field(
-        default=Positions(), description="learned: a row a token; std: its spread at the start"
+        default=Positions(), description="learned, learned-2d, relative, sincos-1d, sincos-2d or none"
     )
-    mlp: Mlp = Field(default=Mlp(), description="gelu, or {kind = 'gelu', ratio = 4.0}")
+    stem: Stem = Field(default=Stem(), description="linear or conv")
+    attention: Attend = Field(default=Attend(), description="softmax; bias = true, qk_norm = false")
+    mlp: Mlp = Field(default=Mlp(), description="gelu, gelu-tanh, gelu-quick or swiglu; ratio = 4.0")
+    blocks: Blocks = Field(default=Blocks(), description="pre-norm; norm_eps, first_norm, layer_scale, init_std")
+    pool: Pool = Field(default=Pool(), description="class, mean or class-mean; norm = before, after or none")
+    head: Head = Field(default=Head(), description="linear, mlp or none")
 
     @classmethod
     def named(cls, name: str, image_size: int | tuple[int, int] = 224, channels: int = 3, classes: int = 1000) -> Self:
@@ -88,6 +154,27 @@ class ViTConfig(Settings):
         """The hidden size of the MLP."""
         return round(self.width * self.mlp.ratio)
 
+    @property
+    def read_out(self) -> int:
+        """How many tokens are there to be read out: the class token, and the distillation token."""
+        return {"class": 1, "distilled": 2, "none": 0}[self.tokens.kind]
+
+    @property
+    def extra_tokens(self) -> dict[str, int]:
+        """The tokens before the patches: the name of their parameter, and how many they are."""
+        tokens = {"cls_token": self.read_out > 0, "dist_token": self.read_out > 1, "reg_token": self.tokens.registers}
+        return {name: int(count) for name, count in tokens.items() if count}
+
+    @property
+    def extra(self) -> int:
+        """How many tokens stand before the patches."""
+        return sum(self.extra_tokens.values())
+
+    @property
+    def classifiers(self) -> tuple[str, ...]:
+        """The names of the heads: a distillation token has one of its own."""
+        return ("head", "head_dist")[: max(1, self.read_out)]
+
     @model_validator(mode="after")
     def _possible(self) -> Self:
         for side in self.height_width:
@@ -105,7 +192,22 @@ class ViTConfig(Settings):
                 f"model.heads {self.heads} does not divide model.width {self.width}. "
                 f"{_divisors(self.width)} do. Set model.heads=… or choose another model.width."
             )
+        self._parts_fit()
         return self
+
+    def _parts_fit(self) -> None:
+        tokens, pool, positions = self.tokens.kind, self.pool.kind, self.positions.kind
+        if pool != "mean" and tokens == "none":
+            raise ValueError(f"model.pool {pool} needs a class token: set model.pool=mean, or model.tokens=class.")
+        if tokens == "distilled" and pool != "class":
+            raise ValueError("model.tokens distilled reads out both its tokens: set model.pool=class.")
+        multiple = {"learned-2d": 2, "sincos-1d": 2, "sincos-2d": 4}.get(positions, 1)
+        if self.width % multiple:
+            raise ValueError(f"model.positions {positions} needs a model.width that {multiple} divides.")
+        if self.stem.kind == "conv" and (self.patch_size & (self.patch_size - 1) or self.patch_size == 1):
+            raise ValueError(f"model.stem conv needs a model.patch_size that is a power of 2, not {self.patch_size}.")
+        if self.head.kind == "none" and self.classes:
+            raise ValueError("model.head none has no classes: set model.classes=0.")
 
 
 # name: width, depth, heads. B, L and H are the paper's table 1; Ti and S are DeiT's.
@@ -116,6 +218,14 @@ SIZES = {
     "L": (1024, 24, 16),
     "H": (1280, 32, 16),
 }
+
+
+class Regularise(Settings):
+    """What is left out at random while training: not what a model is, so not stored with it."""
+
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="of numbers after the embedding, attention and MLP")
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1, description="of what a token attends to")
+    stochastic_depth: float = Field(default=0.0, ge=0, lt=1, description="of whole branches, in the last block")
 
 
 def _divisors(number: int) -> str:

@@ -1,8 +1,20 @@
 """What each block does to a token by itself: one class for each word that `mlp` can be in a config."""
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from vitral.model.config import ViTConfig
+
+
+class QuickGelu(nn.Module):
+    """x · sigmoid(1.702 x): OpenAI's CLIP."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS = {"gelu": nn.GELU(), "gelu-tanh": nn.GELU("tanh"), "gelu-quick": QuickGelu()}
 
 
 class Gelu(nn.Module):
@@ -11,11 +23,24 @@ class Gelu(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.fc1 = nn.Linear(config.width, config.mlp_size)
-        self.act = nn.GELU()
+        self.act = ACTIVATIONS[config.mlp.kind]
         self.fc2 = nn.Linear(config.mlp_size, config.width)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
         return self.fc2(self.act(self.fc1(x)))
 
 
-MLPS = {"gelu": Gelu}
+class SwiGlu(nn.Module):
+    """One layer gives a gate and a value of the hidden size, packed, the gate first (Shazeer 2020; DINOv2)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(config.width, 2 * config.mlp_size)
+        self.fc2 = nn.Linear(config.mlp_size, config.width)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
+        gate, value = self.fc1(x).chunk(2, dim=-1)
+        return self.fc2(silu(gate) * value)
+
+
+MLPS: dict[str, type[Gelu] | type[SwiGlu]] = {"gelu": Gelu, "gelu-tanh": Gelu, "gelu-quick": Gelu, "swiglu": SwiGlu}

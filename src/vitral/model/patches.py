@@ -1,8 +1,10 @@
 """Images cut into patches and put together again: for readers, figures and tests. The model does it by convolution."""
 
+import torch
 from torch import Tensor
 
-from vitral.errors import DataError
+from vitral.errors import DataError, RecipeError
+from vitral.model.config import ViTConfig
 
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:  # (B, C, H, W) → (B, N, P·P·C)
@@ -37,6 +39,14 @@ def unpatchify(patches: Tensor, patch_size: int, height: int, width: int) -> Ten
         )
     grid = patches.reshape(B, height // P, width // P, P, P, values // (P * P))
     return grid.permute(0, 5, 1, 3, 2, 4).reshape(B, -1, height, width)
+
+
+def select_patches(tokens: Tensor, keep: Tensor, config: ViTConfig) -> Tensor:  # (B, T, D), (B, K) → (B, extra + K, D)
+    """The extra tokens, and of the patches those whose numbers are in `keep`."""
+    if config.positions.kind == "relative":
+        raise RecipeError("With model.positions relative no patch can be left out: distances are counted in patches.")
+    extra, patches = tokens[:, : config.extra], tokens[:, config.extra :]
+    return torch.cat([extra, patches.gather(1, keep[:, :, None].expand(-1, -1, tokens.shape[-1]))], dim=1)
 
 
 def _whole_patches(height: int, width: int, patch_size: int) -> None:

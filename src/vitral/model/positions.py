@@ -1,37 +1,209 @@
 """Where each token stands: one class for each word that `positions` can be in a config.
 
-The table itself, `pos_embed`, is a parameter of the model, so that it has timm's name. A class here says how many rows
-it has, and which row belongs to which token of an image, whatever its size.
+A class says what table the model holds, and what is added to the tokens of an image, whatever its size. The table,
+`pos_embed`, is a parameter of the model, so that it has timm's name. Relative positions are not added to tokens: they
+are a bias of attention, in every block.
 """
 
+from collections.abc import Callable
+
 import torch
-from torch import Tensor
-from torch.nn.functional import interpolate
+from torch import Tensor, nn
+from torch.nn.functional import interpolate, pad
 
 from vitral.model.config import ViTConfig
 
+Grid = tuple[int, int]
+
 
 class Learned:
-    """A row for the class token, then a row for each patch of the grid that the model was made for.
+    """A row for the class (and distillation) token, then a row for each patch of the grid that the model was made for.
 
     For another grid the rows of the patches are resampled as if they were a picture with D channels.
     """
 
     def __init__(self, config: ViTConfig) -> None:
         self.grid = config.grid
-        self.rows = 1 + self.grid[0] * self.grid[1]
+        self.placed = config.read_out * config.positions.class_token  # tokens before the patches that have a row
+        self.unplaced = config.extra - self.placed  # and those that have none
+        self.resample = RESAMPLE[config.positions.resample]
+        self.shape: tuple[int, ...] = (1, self.placed + self.grid[0] * self.grid[1], config.width)
 
-    def __call__(self, table: Tensor, grid: tuple[int, int]) -> Tensor:  # → (1, T, D)
+    def table(self) -> nn.Parameter | None:
+        return nn.Parameter(torch.empty(self.shape))
+
+    def __call__(self, table: Tensor | None, grid: Grid) -> Tensor:  # → (1, T, D)
+        assert table is not None
+        table = self.at(table, grid)
+        # Registers come between the placed tokens and the patches; a token without a place gets nothing added.
+        placed, patches = table[:, : self.placed], table[:, self.placed :]
+        return torch.cat([placed, pad(patches, (0, 0, self.unplaced, 0))], dim=1)
+
+    def baked(self, state: dict[str, Tensor], grid: Grid) -> dict[str, Tensor]:
+        """The state of a model whose table is made for this grid."""
+        return state | {"pos_embed": self.at(state["pos_embed"], grid)}
+
+    def at(self, table: Tensor, grid: Grid) -> Tensor:  # → (1, placed + N, D)
+        """A row for each placed token and each patch of this grid."""
         # Height and width are compared, not the number of patches: 2×8 is not 4×4.
         if grid == self.grid:
             return table
-        class_row, patch_rows = table[:, :1], table[:, 1:]
-        plane = patch_rows.view(1, *self.grid, -1).permute(0, 3, 1, 2)  # (1, D, down, across)
-        # To the exact grid: a scale factor would be rounded, and at some sizes give one patch too few.
+        plane = table[:, self.placed :].view(1, *self.grid, -1).permute(0, 3, 1, 2)  # (1, D, down, across)
         # In at least float32: the weights of a bicubic filter are too fine for half precision.
         plane = plane.to(torch.promote_types(table.dtype, torch.float32))
-        plane = interpolate(plane, grid, mode="bicubic", antialias=True).to(table.dtype)
-        return torch.cat([class_row, plane.flatten(2).transpose(1, 2)], dim=1)
+        plane = self.resample(plane, grid).to(table.dtype)
+        return torch.cat([table[:, : self.placed], plane.flatten(2).transpose(1, 2)], dim=1)
 
 
-POSITIONS = {"learned": Learned}
+class Learned2D(Learned):
+    """Half the width says which row of the grid, the other half which column (the paper's appendix D.4)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__(config)
+        self.shape = (1, 2 * self.placed + sum(self.grid), config.width // 2)
+
+    def at(self, table: Tensor, grid: Grid) -> Tensor:
+        # The table holds, in halves of the width: the placed tokens, the rows, the columns.
+        first, rows, columns = self._halves(table, grid).split([2 * self.placed, *grid], dim=1)
+        rows, columns = (axis.expand(1, *grid, -1) for axis in (rows[:, :, None], columns[:, None]))
+        patches = torch.cat([rows, columns], dim=-1).flatten(1, 2)  # (1, N, D)
+        return torch.cat([first.reshape(1, self.placed, patches.shape[2]), patches], dim=1)
+
+    def baked(self, state: dict[str, Tensor], grid: Grid) -> dict[str, Tensor]:
+        return state | {"pos_embed": self._halves(state["pos_embed"], grid)}
+
+    def _halves(self, table: Tensor, grid: Grid) -> Tensor:  # (1, 2 · placed + down + across, D/2), for this grid
+        first, *axes = table.split([2 * self.placed, *self.grid], dim=1)
+        return torch.cat([first, *(self._axis(axis, n) for axis, n in zip(axes, grid, strict=True))], dim=1)
+
+    def _axis(self, axis: Tensor, length: int) -> Tensor:  # (1, n, D/2) → (1, length, D/2)
+        if axis.shape[1] == length:
+            return axis
+        return self.resample(axis.transpose(1, 2)[..., None], (length, 1))[..., 0].transpose(1, 2)
+
+
+class Fixed:
+    """Waves of many lengths: nothing to learn, a value for every grid. With `none` and `relative` nothing is added."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        self.width, self.extra = config.width, config.extra
+        self.placed = config.read_out * config.positions.class_token
+        self.waves = WAVES[config.positions.kind]
+
+    def table(self) -> nn.Parameter | None:
+        return None
+
+    def baked(self, state: dict[str, Tensor], grid: Grid) -> dict[str, Tensor]:
+        patches = grid[0] * grid[1]
+        keys = {name: keys for name, keys in state.items() if name.endswith("attn.bias.keys")}
+        return state | {name: keys_for(key, patches) for name, key in keys.items()}
+
+    def __call__(self, table: Tensor | None, grid: Grid) -> Tensor:  # → (1, T, D)
+        rows = self.waves(grid, self.width, self.placed)  # (placed + N, D)
+        placed, patches = rows[: self.placed], rows[self.placed :]
+        return torch.cat([placed, pad(patches, (0, 0, self.extra - self.placed, 0))])[None]
+
+
+def sincos_1d(grid: Grid, width: int, placed: int) -> Tensor:  # → (placed + N, D)
+    """Vaswani et al. 2017: sine and cosine in turn, of the token's number in reading order."""
+    angles = _angles(torch.arange(placed + grid[0] * grid[1]), width // 2)  # (n, D/2)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+def sincos_2d(grid: Grid, width: int, placed: int) -> Tensor:  # → (placed + N, D)
+    """MAE's order: half the width for the column, half for the row; each all sines, then all cosines. Class: zeros."""
+    rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
+    angles = [_angles(axis.flatten(), width // 4) for axis in (columns, rows)]  # each (N, D/4)
+    table = torch.cat([half for angle in angles for half in (angle.sin(), angle.cos())], dim=1)
+    return pad(table, (0, 0, placed, 0))
+
+
+def _angles(places: Tensor, waves: int) -> Tensor:  # (n,) → (n, waves)
+    # In float64: float32 is off by 1e-6 for far places already.
+    lengths = 10_000.0 ** (torch.arange(waves, dtype=torch.float64) / waves)
+    return places[:, None] / lengths
+
+
+def nothing(grid: Grid, width: int, placed: int) -> Tensor:
+    return torch.zeros(placed + grid[0] * grid[1], width)
+
+
+WAVES: dict[str, Callable[[Grid, int, int], Tensor]] = {
+    "sincos-1d": sincos_1d,
+    "sincos-2d": sincos_2d,
+    "none": nothing,
+    "relative": nothing,
+}
+
+
+class NoBias(nn.Module):
+    """Attention by content alone."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+
+    def forward(self, q: Tensor) -> Tensor | None:
+        return None
+
+
+class RelativeBias(nn.Module):
+    """Each distance in reading order has a learned key, and queries are compared with these too (appendix D.4).
+
+    The class token and registers stand nowhere: they get, and give, no bias.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.extra = config.extra
+        patches = config.grid[0] * config.grid[1]
+        self.keys = nn.Parameter(torch.empty(2 * patches - 1, config.width // config.heads))
+
+    def forward(self, q: Tensor) -> Tensor | None:  # (B, heads, T, D/heads) → (B, heads, T, T)
+        N = q.shape[2] - self.extra
+        places = torch.arange(N, device=q.device)
+        distances = places[:, None] - places[None, :] + N - 1  # (N, N), from 0
+        scores = q[:, :, self.extra :] @ keys_for(self.keys, N).T / q.shape[-1] ** 0.5  # (B, heads, N, 2N − 1)
+        bias = scores.gather(3, distances.expand(*scores.shape[:2], N, N))
+        return pad(bias, (self.extra, 0, self.extra, 0))
+
+
+def keys_for(keys: Tensor, patches: int) -> Tensor:  # (2n − 1, D/heads) → (2N − 1, D/heads)
+    """Keys for the distances among another number of patches."""
+    if len(keys) == 2 * patches - 1:
+        return keys
+    return interpolate(keys.T[None], 2 * patches - 1, mode="linear", align_corners=True)[0].T.contiguous()
+
+
+def antialiased(plane: Tensor, grid: Grid) -> Tensor:
+    """Bicubic with antialiasing, to the exact grid: timm, DINOv2 with registers."""
+    return interpolate(plane, grid, mode="bicubic", antialias=True)
+
+
+def bicubic(plane: Tensor, grid: Grid) -> Tensor:
+    """Bicubic without, to the exact grid: transformers, MAE, DeiT."""
+    return interpolate(plane, grid, mode="bicubic")
+
+
+def dino(plane: Tensor, grid: Grid) -> Tensor:
+    """Bicubic by a factor that is 0.1 patches too large, so that rounding never loses a row: DINO, DINOv2 without
+    registers. The factor itself decides where is sampled, so every number differs from `bicubic`."""
+    factors = tuple((new + 0.1) / old for new, old in zip(grid, plane.shape[2:], strict=True))
+    return interpolate(plane, scale_factor=factors, mode="bicubic")
+
+
+def corners(plane: Tensor, grid: Grid) -> Tensor:
+    """Bicubic with the corners kept in place: torchvision."""
+    return interpolate(plane, grid, mode="bicubic", align_corners=True)
+
+
+RESAMPLE = {"antialiased": antialiased, "bicubic": bicubic, "dino": dino, "corners": corners}
+
+POSITIONS: dict[str, type[Learned] | type[Fixed]] = {
+    "learned": Learned,
+    "learned-2d": Learned2D,
+    "relative": Fixed,
+    "sincos-1d": Fixed,
+    "sincos-2d": Fixed,
+    "none": Fixed,
+}
+BIASES: dict[str, type[NoBias] | type[RelativeBias]] = {kind: NoBias for kind in POSITIONS} | {"relative": RelativeBias}

@@ -31,36 +31,84 @@ def shapes(config: ViTConfig) -> list[ShapeRow]:
 
 
 def _steps(config: ViTConfig) -> Iterator[ShapeRow]:
-    (height, width), (down, across) = config.height_width, config.grid
-    P, C, D, M = config.patch_size, config.channels, config.width, config.mlp_size
-    heads, N = config.heads, down * across
-    T, L = N + 1, config.depth
-    pixels = P * P * C
+    """Parts that a model has not got are left out."""
+    D, heads, N = config.width, config.heads, config.grid[0] * config.grid[1]
+    T, L = N + config.extra, config.depth
+    tokens, each = (T, D), (heads, T, D // heads)
+    yield from _stem(config, N)
+    for name, count in config.extra_tokens.items():
+        what = {"cls_token": "the class token", "dist_token": "the distillation token", "reg_token": "registers"}[name]
+        yield ShapeRow(name, f"{what}, before the patches", (N, D), tokens, count * D, 0)
+    table = _position_parameters(config, N)
+    yield ShapeRow("pos_embed", f"positions: {config.positions.kind}", tokens, tokens, table, 0)
+    if config.blocks.first_norm:
+        yield _norm("norm_pre", tokens)
+    yield _norm("norm1", tokens, L)
+    qkv = _linear(D, 3 * D, config.attention.bias)
+    yield ShapeRow("attn.qkv", "queries, keys, values", tokens, (3, *each), qkv, 2 * T * D * 3 * D, L)
+    if config.attention.qk_norm:
+        yield ShapeRow("attn.q_norm, k_norm", "LayerNorm a head", (2, *each), (2, *each), 4 * (D // heads), 0, L)
+    if config.positions.kind == "relative":
+        keys, distances = (2 * N - 1) * (D // heads), 2 * N - 1
+        yield ShapeRow("attn.bias", "queries with distances", each, (heads, T, T), keys, 2 * N * distances * D, L)
+    yield ShapeRow("attn", "softmax(q kᵀ / √d) v", (3, *each), each, 0, 4 * T * T * D, L)
+    yield ShapeRow("attn.proj", "heads mixed; added to the tokens", tokens, tokens, _linear(D, D), 2 * T * D * D, L)
+    yield from _scale("ls1", config, tokens)
+    yield _norm("norm2", tokens, L)
+    M = config.mlp_size
+    first = 2 * M if config.mlp.kind == "swiglu" else M
     yield ShapeRow(
-        "patch_embed",
-        "cut into patches, each times E",
-        (C, height, width),
-        (N, D),
-        _linear(pixels, D),
-        2 * N * pixels * D,
+        "mlp.fc1", f"up, then {config.mlp.kind}", tokens, (T, first), _linear(D, first), 2 * T * D * first, L
     )
-    yield ShapeRow("cls_token", "the class token in front", (N, D), (T, D), D, 0)
-    yield ShapeRow("pos_embed", "a position added to each token", (T, D), (T, D), T * D, 0)
-    yield ShapeRow("norm1", "LayerNorm", (T, D), (T, D), 2 * D, 0, L)
-    each = (3, heads, T, D // heads)
-    yield ShapeRow("attn.qkv", "queries, keys, values", (T, D), each, _linear(D, 3 * D), 2 * T * D * 3 * D, L)
-    yield ShapeRow("attn", "softmax(q kᵀ / √d) v", each, (heads, T, D // heads), 0, 4 * T * T * D, L)
-    yield ShapeRow("attn.proj", "heads mixed; added to the tokens", (T, D), (T, D), _linear(D, D), 2 * T * D * D, L)
-    yield ShapeRow("norm2", "LayerNorm", (T, D), (T, D), 2 * D, 0, L)
-    yield ShapeRow("mlp.fc1", "up, then GELU", (T, D), (T, M), _linear(D, M), 2 * T * D * M, L)
-    yield ShapeRow("mlp.fc2", "down; added to the tokens", (T, M), (T, D), _linear(M, D), 2 * T * M * D, L)
-    yield ShapeRow("norm", "LayerNorm", (T, D), (T, D), 2 * D, 0)
-    yield ShapeRow("pool", "the class token alone", (T, D), (D,), 0, 0)
-    yield ShapeRow(
-        "head", "a logit a class", (D,), (config.classes,), _linear(D, config.classes), 2 * D * config.classes
-    )
+    yield ShapeRow("mlp.fc2", "down; added to the tokens", (T, M), tokens, _linear(M, D), 2 * T * M * D, L)
+    yield from _scale("ls2", config, tokens)
+    if config.pool.norm == "before":
+        yield _norm("norm", tokens)
+    seen = (2 * D,) if config.pool.kind == "class-mean" else (D,)
+    yield ShapeRow("pool", f"what the head sees: {config.pool.kind}", tokens, seen, 0, 0)
+    if config.pool.norm == "after":
+        yield _norm("fc_norm", seen)
+    heads_there, W = len(config.classifiers), seen[0]
+    if config.head.kind == "mlp":
+        yield ShapeRow("pre_logits", "a hidden layer, then tanh", seen, seen, _linear(W, W), 2 * W * W * heads_there)
+    if config.head.kind != "none":
+        for name in config.classifiers:
+            logits = (config.classes,)
+            yield ShapeRow(name, "a logit a class", seen, logits, _linear(W, *logits), 2 * W * config.classes)
 
 
-def _linear(inputs: int, outputs: int) -> int:
-    """Parameters of a linear layer with bias."""
-    return inputs * outputs + outputs
+def _stem(config: ViTConfig, N: int) -> Iterator[ShapeRow]:
+    (height, width), C, D, P = config.height_width, config.channels, config.width, config.patch_size
+    takes: Shape = (C, height, width)
+    if config.stem.kind == "conv":
+        for step in range(P.bit_length() - 1):
+            # A convolution of stride 2 gives half the pixels, rounded up.
+            gives = (config.stem.channels, -(-takes[1] // 2), -(-takes[2] // 2))
+            weights = 9 * takes[0] * gives[0]
+            flops = 2 * weights * gives[1] * gives[2]
+            yield ShapeRow(f"convs.{2 * step}", "3×3, stride 2, GELU", takes, gives, weights + gives[0], flops)
+            takes = gives
+        P = 1
+    values = P * P * takes[0]
+    parameters = _linear(values, D, config.stem.bias)
+    yield ShapeRow("patch_embed", "cut into patches, each times E", takes, (N, D), parameters, 2 * N * values * D)
+
+
+def _position_parameters(config: ViTConfig, N: int) -> int:
+    placed = config.read_out * config.positions.class_token
+    rows = {"learned": placed + N, "learned-2d": placed + sum(config.grid) / 2}.get(config.positions.kind, 0)
+    return int(rows * config.width)
+
+
+def _norm(name: str, shape: Shape, times: int = 1) -> ShapeRow:
+    return ShapeRow(name, "LayerNorm", shape, shape, 2 * shape[-1], 0, times)
+
+
+def _scale(name: str, config: ViTConfig, tokens: Shape) -> Iterator[ShapeRow]:
+    if config.blocks.layer_scale:
+        yield ShapeRow(name, "LayerScale", tokens, tokens, config.width, 0, config.depth)
+
+
+def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
+    """Parameters of a linear layer."""
+    return inputs * outputs + outputs * bias

@@ -10,22 +10,28 @@ for our tokens:
     y   = LN(the class token of z_L)              (4)     MSA(z) = [SA₁; SA₂; …] U    (8)
 
 Shapes: B images in a batch, C channels, H height, W width, P pixels a side of a patch, N = H/P · W/P patches,
-T = 1 + N tokens (the class token first, then the patches in reading order), D width of a token.
+T tokens (the class token first, then other extra ones, then the N patches in reading order), D width of a token.
 
-Read it from top to bottom: attention, block, patches, model. The MLP is in mlps.py, the position table in positions.py.
-Parameters have the names that timm, the largest library of such models, gives them: most checkpoints fit as they are.
+Read it from top to bottom: attention, block, model. By default it is the paper's ViT; other parts that a config can
+name are in stems.py, positions.py, mlps.py, norms.py, pools.py and heads.py. Parameters have the names that timm, the
+largest library of such models, gives them: most checkpoints fit as they are.
 """
+
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from vitral.errors import DataError, RecipeError
-from vitral.model.config import ViTConfig
+from vitral.errors import DataError
+from vitral.model.config import Regularise, ViTConfig
+from vitral.model.heads import HEADS, PRE_LOGITS
 from vitral.model.mlps import MLPS
-from vitral.model.positions import POSITIONS
-
-NORM_EPS = 1e-6  # added to the variance in every LayerNorm; the paper's code and timm use this, torch's default is 1e-5
+from vitral.model.norms import Drop, fill_matrix, layer_scale, norm
+from vitral.model.patches import select_patches
+from vitral.model.pools import POOLED_WIDTHS, POOLS
+from vitral.model.positions import BIASES, POSITIONS
+from vitral.model.stems import STEMS
 
 
 class Attention(nn.Module):
@@ -36,17 +42,21 @@ class Attention(nn.Module):
     Each head does this with its own share of the width, so that a token can look for several things at once.
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, regularise: Regularise) -> None:
         super().__init__()
         self.heads = config.heads
-        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.attention.bias)
+        self.q_norm = norm(config, config.width // config.heads, there=config.attention.qk_norm)
+        self.k_norm = norm(config, config.width // config.heads, there=config.attention.qk_norm)
+        self.bias = BIASES[config.positions.kind](config)  # nothing, unless positions are relative
         self.proj = nn.Linear(config.width, config.width)
+        self.dropout = regularise.attention_dropout
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         B, T, D = x.shape
         qkv = self.qkv(x).view(B, T, 3, self.heads, D // self.heads)  # (5)  one product for all three and all heads
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, heads, T, D/heads)
-        return q, k, v
+        return self.q_norm(q), self.k_norm(k), v
 
     def map(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, heads, T, T)
         """A, computed for those who want to see it: row i tells how much token i takes from each token, and sums to 1.
@@ -55,11 +65,14 @@ class Attention(nn.Module):
         """
         q, k, _ = self.queries_keys_values(x)
         # Long vectors have large products; divided by √ of their length, softmax does not start out all-or-nothing.
-        return (q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5).softmax(dim=-1)  # (6)
+        scores, bias = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, self.bias(q)
+        return (scores if bias is None else scores + bias).softmax(dim=-1)  # (6)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
         q, k, v = self.queries_keys_values(x)
-        taken = scaled_dot_product_attention(q, k, v)  # (7)  A v, (B, heads, T, D/heads), without ever holding all of A
+        dropout = self.dropout if self.training else 0.0
+        # A v, (B, heads, T, D/heads), without ever holding all of A
+        taken = scaled_dot_product_attention(q, k, v, attn_mask=self.bias(q), dropout_p=dropout)  # (7)
         return self.proj(taken.transpose(1, 2).flatten(2))  # (8)  the heads side by side, then mixed
 
 
@@ -67,28 +80,19 @@ class Block(nn.Module):
     """Tokens exchange what they know (attention), then each works on it alone (MLP). Both add to what was there, so
     that the way back for gradients stays open through many blocks; LayerNorm keeps what they read in one range."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, regularise: Regularise, number: int) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(config.width, eps=NORM_EPS)
-        self.attn = Attention(config)
-        self.norm2 = nn.LayerNorm(config.width, eps=NORM_EPS)
+        self.norm1 = norm(config, config.width)
+        self.attn = Attention(config, regularise)
+        self.ls1 = layer_scale(config)
+        self.norm2 = norm(config, config.width)
         self.mlp = MLPS[config.mlp.kind](config)
+        self.ls2 = layer_scale(config)
+        self.drop = Drop(config, regularise, number)
 
     def forward(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
-        tokens = self.attn(self.norm1(tokens)) + tokens  # (2)
-        return self.mlp(self.norm2(tokens)) + tokens  # (3)
-
-
-class PatchEmbed(nn.Module):
-    """Each patch becomes a token by one matrix E. A convolution whose stride is its size does just that: it cuts,
-    flattens and multiplies. (`patchify` in patches.py cuts by hand; a test shows that both ways are equal.)"""
-
-    def __init__(self, config: ViTConfig) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(config.channels, config.width, kernel_size=config.patch_size, stride=config.patch_size)
-
-    def forward(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, N, D)
-        return self.proj(images).flatten(2).transpose(1, 2)  # the grid (B, D, H/P, W/P), read row by row
+        tokens = self.drop(self.ls1(self.attn(self.norm1(tokens)))) + tokens  # (2)
+        return self.drop(self.ls2(self.mlp(self.norm2(tokens)))) + tokens  # (3)
 
 
 class ViT(nn.Module):
@@ -99,50 +103,61 @@ class ViT(nn.Module):
     torch.Size([1, 10])
     """
 
-    def __init__(self, config: ViTConfig) -> None:
+    head: nn.Module  # and, by the config, cls_token, dist_token, reg_token, head_dist
+
+    def __init__(self, config: ViTConfig, regularise: Regularise | None = None) -> None:
         super().__init__()
-        if 0 in (config.channels, config.classes):
-            raise RecipeError(
-                "model.channels or model.classes is 0, which in a recipe means: as the data has. "
-                "A model by itself has no data: give both, as in ViTConfig(channels=3, classes=10)."
-            )
+        regularise = regularise or Regularise()
+        pooled_width = config.width * POOLED_WIDTHS[config.pool.kind]
         self.config = config
-        self.patch_embed = PatchEmbed(config)
-        self.cls_token = nn.Parameter(torch.empty(1, 1, config.width))
+        self.patch_embed = STEMS[config.stem.kind](config)
+        for name, count in config.extra_tokens.items():  # cls_token: 1, in the paper
+            self.register_parameter(name, nn.Parameter(torch.empty(1, count, config.width)))
         self.positions = POSITIONS[config.positions.kind](config)
-        self.pos_embed = nn.Parameter(torch.empty(1, self.positions.rows, config.width))
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.depth))
-        self.norm = nn.LayerNorm(config.width, eps=NORM_EPS)
-        self.head = nn.Linear(config.width, config.classes)
+        self.pos_embed = self.positions.table()
+        self.pos_drop = nn.Dropout(regularise.dropout)
+        self.norm_pre = norm(config, config.width, there=config.blocks.first_norm)
+        self.blocks = nn.ModuleList(Block(config, regularise, number) for number in range(config.depth))
+        self.norm = norm(config, config.width, there=config.pool.norm == "before")
+        self.fc_norm = norm(config, pooled_width, there=config.pool.norm == "after")
+        self.pre_logits = PRE_LOGITS[config.head.kind](config, pooled_width)
+        for name in config.classifiers:
+            self.add_module(name, HEADS[config.head.kind](config, pooled_width))
         self.initialise()
 
     def embed(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, T, D)
         """Images become tokens. Attention does not know the order of tokens, so each gets its position added.
 
         `keep`, (B, K), holds the numbers of the patches to keep, from 0 in reading order; all others are left out, as
-        for dropping patches in training or for asking what a patch was worth. T is then 1 + K.
+        for dropping patches in training or for asking what a patch was worth.
         """
         grid = self.grid_of(images)
         patches = self.patch_embed(images)  # (B, N, D)
-        class_token = self.cls_token.expand(len(images), -1, -1)  # (B, 1, D)
-        positions = self.positions(self.pos_embed, grid)  # (1, T, D), the same for all images
-        tokens = torch.cat([class_token, patches], dim=1) + positions  # (1)
-        return tokens if keep is None else select_patches(tokens, keep)
+        extra = [getattr(self, name).expand(images.shape[0], -1, -1) for name in self.config.extra_tokens]
+        positions = self.positions(self.pos_embed, grid).to(patches)  # (1, T, D), the same for all images
+        tokens = torch.cat([*extra, patches], dim=1) + positions  # (1)
+        tokens = tokens if keep is None else select_patches(tokens, keep, self.config)
+        return self.norm_pre(self.pos_drop(tokens))
 
     def features(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, T, D)
         """All tokens after the last block and its norm."""
         tokens = self.embed(images)
         for block in self.blocks:
             tokens = block(tokens)
-        return self.norm(tokens)  # (4)  the paper needs the class token only; we keep all, and `pool` takes the first
+        return self.norm(tokens)  # (4)  the paper needs the class token only; we keep all, and `pool` takes its pick
+
+    def views(self, tokens: Tensor) -> list[Tensor]:  # (B, T, D) → each (B, D)
+        """What each classifier sees: the class token, in the paper. It shows no patch, and has gathered from all."""
+        return [self.fc_norm(view) for view in POOLS[self.config.pool.kind](tokens, self.config)]
 
     def pool(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, D)
-        """What the head sees: the class token. It shows no patch, and has gathered what it needs from all of them."""
-        return tokens[:, 0]
+        """What the classifier sees; of two, the mean."""
+        return torch.stack(self.views(tokens)).mean(dim=0)
 
     def logits(self, tokens: Tensor) -> tuple[Tensor, ...]:  # (B, T, D) → (B, classes), one tensor a classifier
-        """One classifier here. A distilled model has a second one, and `forward` gives their mean."""
-        return (self.head(self.pool(tokens)),)
+        """One classifier in the paper. A distilled model has a second one, and `forward` gives their mean."""
+        views = zip(self.config.classifiers, self.views(tokens), strict=True)
+        return tuple(getattr(self, name)(self.pre_logits(view)) for name, view in views)
 
     def forward(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, classes)
         return torch.stack(self.logits(self.features(images))).mean(dim=0)
@@ -161,34 +176,37 @@ class ViT(nn.Module):
             )
         return height // patch, width // patch
 
+    def at(self, image_size: int | tuple[int, int]) -> Self:
+        """The same model made for another image size: its position table is resampled once, here, and not in use."""
+        config = ViTConfig.read({**self.config.write(), "image_size": image_size}, "model.")
+        with torch.device("meta"):
+            model = type(self)(config)
+        model.load_state_dict(self.positions.baked(self.state_dict(), config.grid), assign=True)
+        return model.train(self.training)
+
     @torch.no_grad()
     def initialise(self) -> None:
-        """As in the paper's own code: matrices Xavier-uniform (q, k and v each for itself), biases zero, positions
-        N(0, std²), class token zero, E N(0, 1/(P·P·C)); norms start as the identity, and the head at zero: no class
-        is preferred before the first step."""
+        """As in the paper's own code: matrices Xavier-uniform (q, k and v each for itself) or N(0, init_std²), biases
+        zero, positions N(0, std²), class token zero, convolutions N(0, 1/fan-in); norms start as the identity, and the
+        head at zero: no class is preferred before the first step. Other extra tokens start as N(0, 0.02²)."""
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
-            elif name.endswith("qkv.weight"):
-                for matrix in parameter.chunk(3):
-                    nn.init.xavier_uniform_(matrix)
-            elif parameter.ndim == 2:  # the other linear layers; norms have one dimension, tokens and tables three
-                nn.init.xavier_uniform_(parameter)
-        nn.init.normal_(self.pos_embed, std=self.config.positions.std)
-        nn.init.zeros_(self.cls_token)
-        nn.init.normal_(self.patch_embed.proj.weight, std=self.patch_embed.proj.weight[0].numel() ** -0.5)
-        nn.init.zeros_(self.head.weight)
+            elif parameter.ndim == 2:
+                for matrix in parameter.chunk(3) if name.endswith("qkv.weight") else [parameter]:
+                    fill_matrix(matrix, self.config)
+        stds = {"dist_token": 0.02, "reg_token": 0.02, "pos_embed": self.config.positions.std}
+        for name, parameter in self.named_parameters():
+            if name == "cls_token" or name.startswith("head"):
+                nn.init.zeros_(parameter)
+            elif parameter.ndim >= 3:  # tokens and tables; else a convolution
+                nn.init.normal_(parameter, std=stds.get(name, parameter[0].numel() ** -0.5))
 
     def __repr__(self) -> str:
         c, (height, width), (down, across) = self.config, self.config.height_width, self.config.grid
         parameters = sum(p.numel() for p in self.parameters())
+        extra = f"{c.extra} extra token{'s'[: c.extra != 1]}"
         return (
-            f"ViT({height}×{width}×{c.channels} → {down}×{across} patches of {c.patch_size} px + class token → "
+            f"ViT({height}×{width}×{c.channels} → {down}×{across} patches of {c.patch_size} px + {extra} → "
             f"{c.depth} blocks of width {c.width}, {c.heads} heads → {c.classes} classes; {parameters:,} parameters)"
         )
-
-
-def select_patches(tokens: Tensor, keep: Tensor) -> Tensor:  # (B, 1 + N, D), (B, K) → (B, 1 + K, D)
-    """The class token, and those patches."""
-    chosen = tokens[:, 1:].gather(1, keep[:, :, None].expand(-1, -1, tokens.shape[-1]))  # (B, K, D)
-    return torch.cat([tokens[:, :1], chosen], dim=1)

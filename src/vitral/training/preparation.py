@@ -52,7 +52,7 @@ class Plan:
             ),
             choices=Choices(
                 device=self.device.type,
-                precision=str(self.model.pos_embed.dtype).removeprefix("torch."),
+                precision=str(next(self.model.parameters()).dtype).removeprefix("torch."),
                 threads=torch.get_num_threads(),
             ),
             data=DataIdentity(

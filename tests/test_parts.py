@@ -1,0 +1,327 @@
+"""All the parts a ViT can have: whatever a config can say builds, runs, learns, compiles, exports and comes back."""
+
+# torch types what a ModuleList holds as Tensor or Module; here we look inside.
+# mypy: disable-error-code="union-attr, operator, arg-type, index"
+
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from safetensors.torch import load_file
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
+
+from conftest import FIXTURES, TINY
+from vitral import Preprocess, RecipeError, ViT, ViTConfig
+from vitral.model.config import Regularise
+from vitral.model.positions import RESAMPLE, Learned, sincos_1d, sincos_2d
+from vitral.model.shapes import shapes
+from vitral.weights.own import Weights, read_weights, write_weights
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> dict[str, Any]:
+    """Any combination of words and settings, possible or not."""
+    patch = draw(st.sampled_from([1, 2, 3, 4]))
+    kind = draw(st.sampled_from(["learned", "learned-2d", "relative", "sincos-1d", "sincos-2d", "none"]))
+    positions: dict[str, Any] = {"kind": kind, "class_token": draw(st.booleans())}
+    if kind.startswith("learned"):
+        positions["resample"] = draw(st.sampled_from(sorted(RESAMPLE)))
+    head = draw(st.sampled_from(["linear", "mlp", "none"]))
+    return {
+        "image_size": [patch * draw(st.integers(1, 4)), patch * draw(st.integers(1, 4))],
+        "patch_size": patch,
+        "channels": draw(st.integers(1, 4)),
+        "width": draw(st.sampled_from([4, 6, 8])),
+        "heads": draw(st.sampled_from([1, 2])),
+        "depth": draw(st.integers(1, 2)),
+        "classes": 0 if head == "none" else draw(st.integers(1, 5)),
+        "tokens": {
+            "kind": draw(st.sampled_from(["class", "distilled", "none"])),
+            "registers": draw(st.integers(0, 2)),
+        },
+        "positions": positions,
+        "stem": {
+            "kind": draw(st.sampled_from(["linear", "conv"])),
+            "bias": draw(st.booleans()),
+            "channels": 3,
+        },
+        "attention": {"kind": "softmax", "bias": draw(st.booleans()), "qk_norm": draw(st.booleans())},
+        "mlp": {"kind": draw(st.sampled_from(["gelu", "gelu-tanh", "gelu-quick", "swiglu"])), "ratio": 1.5},
+        "blocks": {
+            "kind": "pre-norm",
+            "first_norm": draw(st.booleans()),
+            "layer_scale": draw(st.sampled_from([0.0, 0.1])),
+            "init_std": draw(st.sampled_from([0.0, 0.5])),
+        },
+        "pool": {
+            "kind": draw(st.sampled_from(["class", "mean", "class-mean"])),
+            "norm": draw(st.sampled_from(["before", "after", "none"])),
+        },
+        "head": head,
+    }
+
+
+def possible(values: dict[str, Any]) -> ViTConfig | None:
+    try:
+        return ViTConfig.read(values)
+    except RecipeError as error:
+        assert str(error).startswith("model.") and str(error).endswith(".")
+        return None
+
+
+@given(values=asked())
+@settings(max_examples=300, deadline=None)
+def test_what_cannot_be_answers_with_a_sentence_and_the_rest_survives_writing(values: dict[str, Any]) -> None:
+    config = possible(values)
+    if config:
+        assert ViTConfig.read(config.write()) == config
+
+
+@given(values=asked(), grid=st.tuples(st.integers(1, 5), st.integers(1, 5)))
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_whatever_can_be_runs_learns_and_has_the_stated_shapes(values: dict[str, Any], grid: tuple[int, int]) -> None:
+    config = possible(values)
+    assume(config is not None)
+    assert config is not None
+    model = ViT(config, Regularise(dropout=0.1, attention_dropout=0.1, stochastic_depth=0.1))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    B, N = 2, grid[0] * grid[1]
+    images = torch.randn(B, config.channels, grid[0] * config.patch_size, grid[1] * config.patch_size)
+    tokens = model.features(images)
+    assert tokens.shape == (B, config.extra + N, config.width)
+    seen = config.width * (2 if config.pool.kind == "class-mean" else 1)
+    assert model.pool(tokens).shape == (B, seen)
+    logits = model(images)
+    assert logits.shape == (B, config.classes or seen)
+    logits.pow(2).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+    model.eval()
+    with torch.no_grad():
+        block = model.blocks[0]
+        x = block.norm1(model.embed(images))
+        q, k, v = block.attn.queries_keys_values(x)
+        fused = scaled_dot_product_attention(q, k, v, attn_mask=block.attn.bias(q))
+        torch.testing.assert_close(block.attn.map(x) @ v, fused, rtol=0, atol=1e-5)
+        baked = model.at((images.shape[2], images.shape[3]))
+        torch.testing.assert_close(baked(images), model(images), rtol=1e-4, atol=1e-4)
+        keep = torch.stack([torch.randperm(N)[: max(1, N // 2)] for _ in range(B)])
+        if config.positions.kind == "relative":
+            with pytest.raises(RecipeError, match="no patch can be left out"):
+                model.embed(images, keep=keep)
+            return
+        assert model.embed(images, keep=keep).shape == (B, config.extra + keep.shape[1], config.width)
+
+
+@given(values=asked())
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+def test_the_table_of_shapes_agrees_with_torchs_own_count(values: dict[str, Any]) -> None:
+    config = possible(values)
+    assume(config is not None)
+    assert config is not None
+    with torch.device("meta"):
+        model = ViT(config)
+        images = torch.empty(1, config.channels, *config.height_width)
+    with FlopCounterMode(display=False) as counter:
+        model(images)
+    rows = shapes(config)
+    assert sum(row.parameters * row.times for row in rows) == sum(p.numel() for p in model.parameters())
+    assert sum(row.flops * row.times for row in rows) == counter.get_total_flops()
+
+
+PARTS = """
+[paper]
+
+[distilled]
+tokens = "distilled"
+positions = "learned-2d"
+mlp = "swiglu"
+blocks = {kind = "pre-norm", layer_scale = 0.1}
+
+[relative]
+tokens = {kind = "class", registers = 2}
+positions = "relative"
+pool = "class-mean"
+head = "mlp"
+
+[conv]
+tokens = "none"
+positions = "sincos-2d"
+stem = "conv"
+mlp = "gelu-tanh"
+pool = {kind = "mean", norm = "after"}
+
+[waves]
+positions = "sincos-1d"
+mlp = "gelu-quick"
+attention = {kind = "softmax", bias = false, qk_norm = true}
+
+[bare]
+positions = "none"
+head = "none"
+classes = 0
+pool = {kind = "class", norm = "none"}
+blocks = {kind = "pre-norm", first_norm = true}
+"""
+
+
+def every_part() -> dict[str, ViTConfig]:
+    """A few configs that have, together, every word of every part."""
+    base = {"image_size": 16, "patch_size": 4, "width": 16, "depth": 2, "heads": 2, "classes": 3}
+    return {name: ViTConfig.read(base | more) for name, more in tomllib.loads(PARTS).items()}
+
+
+each_config = pytest.mark.parametrize("config", every_part().values(), ids=every_part().keys())
+
+
+@each_config
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_it_compiles_as_one_graph(config: ViTConfig, backend: str) -> None:
+    if backend == "inductor" and not shutil.which("g++"):
+        pytest.skip("no C++ compiler")
+    torch._dynamo.reset()
+    model = ViT(config).eval()
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        compiled = torch.compile(model, fullgraph=True, backend=backend)
+        torch.testing.assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+@each_config
+def test_it_exports_with_any_batch_size_and_another_image_size(config: ViTConfig) -> None:
+    model = ViT(config).eval().at((24, 16))
+    batch = torch.export.Dim("batch", min=1, max=64)
+    exported = torch.export.export(model, (torch.randn(2, 3, 24, 16),), dynamic_shapes=({0: batch},)).module()
+    images = torch.randn(5, 3, 24, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(exported(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+@each_config
+def test_a_step_of_training_needs_no_cpu(config: ViTConfig) -> None:
+    with torch.device("meta"):
+        model = ViT(config, Regularise(dropout=0.1, stochastic_depth=0.1))
+        optimizer = torch.optim.AdamW(model.parameters())
+        model(torch.empty(2, 3, 16, 16)).sum().backward()
+        optimizer.step()
+    assert all(p.is_meta for p in model.parameters())
+
+
+@each_config
+def test_every_part_survives_the_file_of_weights(config: ViTConfig, tmp_path: Path) -> None:
+    preprocess = Preprocess(image_size=(16, 16), channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
+    made = Weights(ViT(config).eval(), preprocess, tuple("abc"[: config.classes]))
+    write_weights(tmp_path / "model.safetensors", made)
+    read = read_weights(tmp_path / "model.safetensors")
+    images = torch.randn(2, 3, 16, 16)
+    assert read.model.config == config and torch.equal(read.model(images), made.model(images))
+
+
+# Positions at any size
+
+
+@pytest.mark.parametrize("resample", sorted(RESAMPLE))
+@pytest.mark.parametrize(
+    ("native", "patch", "sizes"),
+    [
+        # Sizes at which a scale factor without + 0.1 gives one row too few.
+        (224, 16, [976, 1840, 1952]),
+        (518, 14, [546, 602, 1092, 1204, 1610, 1722]),
+    ],
+)
+def test_every_size_gives_a_row_a_patch(resample: str, native: int, patch: int, sizes: list[int]) -> None:
+    config = ViTConfig.read(
+        {"image_size": native, "patch_size": patch, "width": 2, "heads": 1}
+        | {"positions": {"kind": "learned", "resample": resample}}
+    )
+    positions = Learned(config)
+    table = torch.randn(positions.shape)
+    for size in sizes:
+        n = size // patch
+        assert positions(table, (n, n)).shape == (1, 1 + n * n, 2)
+
+
+def test_a_grid_of_the_same_number_of_patches_and_another_shape_is_resampled() -> None:
+    positions = Learned(ViTConfig(image_size=(8, 32), patch_size=1, width=2, heads=1))
+    table = torch.randn(positions.shape)
+    square = positions(table, (16, 16))
+    assert square.shape == table.shape and not torch.allclose(square, table)
+    assert torch.equal(positions(table, (8, 32)), table)
+
+
+def test_fixed_tables_equal_the_references() -> None:
+    expected = load_file(FIXTURES / "sincos" / "io.safetensors")
+    ours = {
+        "vaswani_1d_10x8": sincos_1d((2, 5), 8, 0),
+        "mae_2d_grid4x6_width32": sincos_2d((4, 6), 32, 0),
+        "mae_2d_grid4x4_width32": sincos_2d((4, 4), 32, 0),
+        "mae_2d_grid4x4_width32_with_class": sincos_2d((4, 4), 32, 1),
+    }
+    for name, table in ours.items():
+        torch.testing.assert_close(table, expected[name].double(), rtol=0, atol=1e-6, msg=name)
+
+
+def test_relative_attention_equals_a_slow_literal_one() -> None:
+    config = ViTConfig.read({**TINY.write(), "positions": "relative", "tokens": {"kind": "class", "registers": 1}})
+    attention = ViT(config).eval().blocks[0].attn
+    x = torch.randn(1, 18, 32)
+    with torch.no_grad():
+        q, k, _ = attention.queries_keys_values(x)
+        scores = q @ k.transpose(-2, -1)
+        for head in range(4):
+            for i in range(16):
+                for j in range(16):
+                    scores[0, head, 2 + i, 2 + j] += q[0, head, 2 + i] @ attention.bias.keys[i - j + 15]
+        expected = (scores / 8**0.5).softmax(dim=-1)
+        torch.testing.assert_close(attention.map(x), expected, rtol=0, atol=1e-5)
+
+
+# Leaving out at random
+
+
+def test_regularisation_acts_in_training_only_and_keeps_the_mean() -> None:
+    strong = Regularise(dropout=0.5, attention_dropout=0.5, stochastic_depth=0.5)
+    plain, model = ViT(TINY).eval(), ViT(TINY, strong)
+    torch.nn.init.normal_(model.head.weight)
+    plain.load_state_dict(model.state_dict())
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert not torch.equal(model(images), model(images))
+        assert torch.equal(model.eval()(images), plain(images))
+    drop = ViT(TINY, Regularise(stochastic_depth=0.25)).blocks[-1].drop
+    kept = drop(torch.ones(4000, 1, 1))
+    assert kept.mean().item() == pytest.approx(1, abs=0.05)
+    assert kept.unique().tolist() == pytest.approx([0.0, 4 / 3])
+    assert ViT(TINY, Regularise(stochastic_depth=0.25)).blocks[0].drop.depth == 0
+
+
+# What the paper and the tutorials state
+
+TABLE_1 = {"B": (12, 768, 3072, 12, "86M"), "L": (24, 1024, 4096, 16, "307M"), "H": (32, 1280, 5120, 16, "632M")}
+
+
+@pytest.mark.parametrize("name", TABLE_1)
+def test_the_papers_table_1(name: str) -> None:
+    """Layers, hidden size D, MLP size, heads, parameters (L's are 304M with 1,000 classes; the table says 307M)."""
+    depth, width, mlp_size, heads, parameters = TABLE_1[name]
+    config = ViTConfig.named(f"{name}/16")
+    assert (config.depth, config.width, config.mlp_size, config.heads) == (depth, width, mlp_size, heads)
+    counted = sum(row.parameters * row.times for row in shapes(config)) / 1e6
+    assert counted == pytest.approx(float(parameters[:-1]), rel=0.012)
+
+
+def test_the_model_of_the_cifar_10_tutorial_has_its_number_of_parameters() -> None:
+    config = ViTConfig(image_size=32, patch_size=4, width=192, depth=6, heads=3, classes=10)
+    assert sum(row.parameters * row.times for row in shapes(config)) == 2_693_578
+
+
+def test_the_config_has_few_fields_at_the_top() -> None:
+    assert len(ViTConfig.model_fields) <= 16
