@@ -50,4 +50,6 @@ class Drop(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
         x = dropout(x, self.dropout, self.training)
-        return x * dropout(x.new_ones(x.shape[0], 1, 1), self.depth, self.training)
+        if not self.training or self.depth == 0:  # no product with ones in the hot path
+            return x
+        return x * dropout(x.new_ones(x.shape[0], 1, 1), self.depth)
