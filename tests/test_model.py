@@ -113,6 +113,9 @@ def test_outputs_equal_those_of_the_reference_at_every_size(name: str, size: tup
         ours["logits_class"], ours["logits_distillation"] = model.logits(tokens)
     compared = [what for what in ours if f"{what}_{key}" in expected]
     assert {"tokens", "pooled"} <= set(compared)
+    assert ("logits" in compared) == bool(model.config.classes)
+    largest = max(height * width for height, width in about(name)["sizes"])
+    assert "attention" in compared or size[0] * size[1] == largest  # left out there to save room
     for what in compared:
         torch.testing.assert_close(ours[what], expected[f"{what}_{key}"], rtol=0, atol=1e-5, msg=what)
 

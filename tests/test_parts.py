@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import FIXTURES, TINY
-from vitral import Preprocess, RecipeError, ViT, ViTConfig
+from vitral import DataError, Preprocess, RecipeError, ViT, ViTConfig
 from vitral.model.config import Regularise
 from vitral.model.positions import RESAMPLE, Learned, sincos_1d, sincos_2d
 from vitral.model.shapes import shapes
@@ -29,7 +29,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
     """Any combination of words and settings, possible or not."""
     patch = draw(st.sampled_from([1, 2, 3, 4]))
     kind = draw(st.sampled_from(["learned", "learned-2d", "relative", "sincos-1d", "sincos-2d", "none"]))
-    positions: dict[str, Any] = {"kind": kind, "class_token": draw(st.booleans())}
+    positions: dict[str, Any] = {"kind": kind, "class_token": draw(st.sampled_from([True, True, False]))}
     if kind.startswith("learned"):
         positions["resample"] = draw(st.sampled_from(sorted(RESAMPLE)))
     head = draw(st.sampled_from(["linear", "mlp", "none"]))
@@ -49,7 +49,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
         "stem": {
             "kind": draw(st.sampled_from(["linear", "conv"])),
             "bias": draw(st.booleans()),
-            "channels": 3,
+            "channels": draw(st.sampled_from([3, 48])),
         },
         "attention": {"kind": "softmax", "bias": draw(st.booleans()), "qk_norm": draw(st.booleans())},
         "mlp": {"kind": draw(st.sampled_from(["gelu", "gelu-tanh", "gelu-quick", "swiglu"])), "ratio": 1.5},
@@ -109,7 +109,7 @@ def test_whatever_can_be_runs_learns_and_has_the_stated_shapes(values: dict[str,
         block = model.blocks[0]
         x = block.norm1(model.embed(images))
         q, k, v = block.attn.queries_keys_values(x)
-        fused = scaled_dot_product_attention(q, k, v, attn_mask=block.attn.bias(q))
+        fused = scaled_dot_product_attention(q, k, v, attn_mask=block.attn.position_bias(q))
         torch.testing.assert_close(block.attn.map(x) @ v, fused, rtol=0, atol=1e-5)
         baked = model.at((images.shape[2], images.shape[3]))
         torch.testing.assert_close(baked(images), model(images), rtol=1e-4, atol=1e-4)
@@ -184,6 +184,7 @@ each_config = pytest.mark.parametrize("config", every_part().values(), ids=every
 
 @each_config
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's inductor, of torch's own code
 def test_it_compiles_as_one_graph(config: ViTConfig, backend: str) -> None:
     if backend == "inductor" and not shutil.which("g++"):
         pytest.skip("no C++ compiler")
@@ -279,9 +280,47 @@ def test_relative_attention_equals_a_slow_literal_one() -> None:
         for head in range(4):
             for i in range(16):
                 for j in range(16):
-                    scores[0, head, 2 + i, 2 + j] += q[0, head, 2 + i] @ attention.bias.keys[i - j + 15]
+                    scores[0, head, 2 + i, 2 + j] += q[0, head, 2 + i] @ attention.position_bias.keys[i - j + 15]
         expected = (scores / 8**0.5).softmax(dim=-1)
         torch.testing.assert_close(attention.map(x), expected, rtol=0, atol=1e-5)
+
+
+@each_config
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_every_part_runs_in_other_precisions_at_other_sizes(config: ViTConfig, dtype: torch.dtype) -> None:
+    model = ViT(config).eval().to(dtype)
+    images = torch.randn(2, 3, 12, 24, dtype=dtype)
+    with torch.no_grad():
+        assert model(images).dtype == dtype
+        assert model.at((12, 24))(images).isfinite().all()
+
+
+def test_a_model_made_for_another_size_is_a_copy_and_keeps_its_state() -> None:
+    strong = Regularise(dropout=0.5, stochastic_depth=0.5)
+    model = ViT(TINY, strong)
+    model.cls_token.requires_grad_(False)
+    other = model.at(64)
+    assert other.training and other.regularise == strong and other.config.image_size == 64
+    assert [p.requires_grad for p in other.parameters()] == [p.requires_grad for p in model.parameters()]
+    with torch.no_grad():
+        before = [p.clone() for p in model.parameters()]
+        for parameter in other.parameters():
+            parameter.add_(1)
+    assert all(torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True))
+
+
+def test_models_share_no_module() -> None:
+    one, two = ViT(TINY), ViT(TINY)
+    assert {id(m) for m in one.modules()} & {id(m) for m in two.modules()} == set()
+    assert len(list(one.modules())) == len({id(m) for m in one.modules()})
+    assert {f"blocks.{i}.mlp.act" for i in range(2)} <= {name for name, _ in one.named_modules()}
+
+
+def test_keep_that_is_not_patch_numbers_is_told() -> None:
+    tokens = torch.zeros(2, 3, 32, 32)
+    for wrong in (torch.zeros(2, dtype=torch.int64), torch.zeros(3, 2, dtype=torch.int64), torch.zeros(2, 2)):
+        with pytest.raises(DataError, match="it takes patch numbers"):
+            ViT(TINY).embed(tokens, keep=wrong)
 
 
 # Leaving out at random

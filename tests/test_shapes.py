@@ -41,7 +41,7 @@ def test_shapes_are_those_of_the_running_model(config: ViTConfig) -> None:
     for name, module in model.named_modules():
 
         def note(_: object, takes: tuple[torch.Tensor], gives: torch.Tensor | None, name: str = name) -> None:
-            assert gives is not None or name.endswith("attn.bias")  # nothing, unless positions are relative
+            assert gives is not None or name.endswith("position_bias")  # nothing, unless positions are relative
             seen[name.removeprefix("blocks.0.")] = takes[0].shape[1:], (takes[0] if gives is None else gives).shape[1:]
 
         module.register_forward_hook(note)

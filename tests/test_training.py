@@ -3,11 +3,12 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from conftest import TINY, quick_digits
-from vitral import Epoch, Finished, RecipeError, Run, RunError, Started, Step, ViT, events, train
+from vitral import Classifier, Epoch, Finished, RecipeError, Run, RunError, Started, Step, ViT, evaluate, events, train
 from vitral.model.config import Mlp
 from vitral.recipe import AdamW, Muon, Schedule, Train
 from vitral.training.averages import Average
@@ -88,7 +89,12 @@ def test_what_is_stopped_is_kept(tmp_path: Path, stop_at: int) -> None:
 
 
 def test_a_mistake_is_told_before_anything_is_written(tmp_path: Path) -> None:
-    for wrong in ({"model.classes": 7}, {"train.device": "cuda"}, {"model.channels": 2}):
+    for wrong in (
+        {"model.classes": 7},
+        {"model.head": "none", "model.classes": 0},
+        {"train.device": "cuda"},
+        {"model.channels": 2},
+    ):
         if wrong == {"train.device": "cuda"} and torch.cuda.is_available():
             continue
         with pytest.raises(RecipeError):
@@ -106,6 +112,22 @@ def test_a_loss_that_runs_away_stops_with_a_sentence(tmp_path: Path, batch_size:
     run = Run.load(tmp_path / "run")
     assert run.record.state == "stopped" and not (run.folder / "model.safetensors").exists()
     assert "NaN" not in (run.folder / "metrics.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"tokens": "none", "pool": "mean", "positions": "sincos-2d"},
+        {"tokens": {"kind": "distilled", "registers": 2}, "positions": "learned-2d", "mlp": "swiglu"},
+        {"positions": "relative", "stem": "conv", "head": "mlp", "pool": "class-mean"},
+    ],
+)
+def test_models_of_other_parts_are_trained_measured_and_asked(tmp_path: Path, model: dict[str, object]) -> None:
+    changes = {f"model.{name}": value for name, value in model.items()} | {"train.epochs": 1}
+    run = train(quick_digits().changed(changes), out=tmp_path / "run")
+    assert evaluate(run).pictures == 360
+    assert (run.folder / "attention.png").is_file()
+    assert Classifier.load(run).predict(np.zeros((8, 8), np.uint8)).label in "0123456789"
 
 
 def test_grey_pictures_can_be_learnt_in_colour_at_another_size(tmp_path: Path) -> None:

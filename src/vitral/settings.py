@@ -34,6 +34,8 @@ class Settings(BaseModel):
     @classmethod
     def read(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
         """From a plain mapping, as TOML or JSON gives it. `prefix` is where it stands: "model." for `[model]`."""
+        if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+            raise RecipeError(f"{prefix.rstrip('.') or cls.__name__} should be a table of named settings.")
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -133,8 +135,9 @@ def _name(detail: ErrorDetails, known: list[str], prefix: str) -> str:
     for word in map(str, detail["loc"]):
         if name + word in known:
             name += word + "."
-    if detail["type"] in ("extra_forbidden", "missing") and not name.endswith(f"{detail['loc'][-1]}."):
-        name += str(detail["loc"][-1])
+    last = detail["loc"][-1] if detail["loc"] else ""
+    if detail["type"] in ("extra_forbidden", "missing") and isinstance(last, str) and not name.endswith(f"{last}."):
+        name += last
     return name.rstrip(".")
 
 

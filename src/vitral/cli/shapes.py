@@ -35,7 +35,8 @@ def command(name: str, as_json: bool) -> None:
     console.print(
         f"Image {height}×{width}, patches of {P}: {height}/{P} · {width}/{P} = {down}·{across} patches,", end=" "
     )
-    console.print(f"with the class token {down * across + 1} tokens of width {config.width}.\n")
+    extra = f"with {config.extra} extra {'token' if config.extra == 1 else 'tokens'}, " if config.extra else ""
+    console.print(f"{extra}{down * across + config.extra} tokens of width {config.width}.\n")
     listed = table(
         "step", "what", "takes", "gives", "times", "parameters", "MFLOPs", right=("times", "parameters", "MFLOPs")
     )

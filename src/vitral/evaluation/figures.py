@@ -153,8 +153,8 @@ def attention(evaluation: "Evaluation", most: int = 10) -> None:
     pictures = evaluation.pack.images[chosen]
     extra = model.config.extra
     maps = attention_map(model, preprocess.normalise(pictures))[..., extra:]  # (n, heads, T, patches)
-    # What the class token took from each patch; where there is none, what the patches took, on the mean.
-    maps = maps[:, :, 0] if model.config.read_out else maps[:, :, extra:].mean(dim=2)
+    # What the token that is read out took from each patch; where that is the mean of the patches, the mean of theirs.
+    maps = maps[:, :, extra:].mean(dim=2) if model.config.pool.kind == "mean" else maps[:, :, 0]
     names, predicted = evaluation.weights.class_names, evaluation.answers.predicted
     captions = [f"is {names[labels[i]]},\nsays {names[predicted[i]]}" for i in chosen]
     grid = maps.unflatten(2, model.config.grid).numpy()

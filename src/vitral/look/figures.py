@@ -90,7 +90,7 @@ def where_it_looked(
         1.1 + 1.05 * len(columns),
         0.95 + 1.12 * len(images),
         "Where it looked",
-        "Attention of the class token in the last block, each map on a scale of its own: bright is most.",
+        "Attention in the last block of what is read out, each map on a scale of its own: bright is most.",
     ) as drawn:
         grid = drawn.subplots(len(images), len(columns), squeeze=False)
         for row, (image, by_head, caption) in enumerate(zip(images, maps, captions, strict=True)):

@@ -35,6 +35,10 @@ class Positions(Part):
     def _possible(self) -> Self:
         if not self.kind.startswith("learned") and (self.resample, self.std) != ("antialiased", 0.02):
             raise ValueError(f"model.positions {self.kind} has no table to learn: resample and std do not go with it.")
+        if not self.class_token and self.kind in ("relative", "sincos-2d", "none"):
+            raise ValueError(
+                f"model.positions {self.kind} gives the class token no place anyway: leave class_token out."
+            )
         return self
 
 
@@ -44,6 +48,12 @@ class Stem(Part):
     kind: Literal["linear", "conv"] = "linear"
     bias: StrictBool = Field(default=True, description="of the matrix")
     channels: StrictInt = Field(default=48, ge=1, le=4096, description="of the convolutions")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.kind == "linear" and self.channels != 48:
+            raise ValueError("model.stem linear has no convolutions: channels does not go with it.")
+        return self
 
 
 class Attend(Part):
@@ -225,7 +235,9 @@ class Regularise(Settings):
 
     dropout: float = Field(default=0.0, ge=0, lt=1, description="of numbers after the embedding, attention and MLP")
     attention_dropout: float = Field(default=0.0, ge=0, lt=1, description="of what a token attends to")
-    stochastic_depth: float = Field(default=0.0, ge=0, lt=1, description="of whole branches, in the last block")
+    stochastic_depth: float = Field(
+        default=0.0, ge=0, lt=1, description="of whole branches: 0 in the first block, up to this in the last"
+    )
 
 
 def _divisors(number: int) -> str:

@@ -1,5 +1,8 @@
 """What each block does to a token by itself: one class for each word that `mlp` can be in a config."""
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
@@ -14,7 +17,11 @@ class QuickGelu(nn.Module):
         return x * torch.sigmoid(1.702 * x)
 
 
-ACTIVATIONS = {"gelu": nn.GELU(), "gelu-tanh": nn.GELU("tanh"), "gelu-quick": QuickGelu()}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "gelu": nn.GELU,
+    "gelu-tanh": partial(nn.GELU, "tanh"),
+    "gelu-quick": QuickGelu,
+}
 
 
 class Gelu(nn.Module):
@@ -23,7 +30,7 @@ class Gelu(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.fc1 = nn.Linear(config.width, config.mlp_size)
-        self.act = ACTIVATIONS[config.mlp.kind]
+        self.act = ACTIVATIONS[config.mlp.kind]()
         self.fc2 = nn.Linear(config.mlp_size, config.width)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)

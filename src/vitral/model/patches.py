@@ -45,6 +45,10 @@ def select_patches(tokens: Tensor, keep: Tensor, config: ViTConfig) -> Tensor:  
     """The extra tokens, and of the patches those whose numbers are in `keep`."""
     if config.positions.kind == "relative":
         raise RecipeError("With model.positions relative no patch can be left out: distances are counted in patches.")
+    if keep.ndim != 2 or len(keep) != len(tokens) or keep.dtype != torch.int64:
+        raise DataError(
+            f"keep is {keep.dtype} {tuple(keep.shape)}: for each of {len(tokens)} images it takes patch numbers."
+        )
     extra, patches = tokens[:, : config.extra], tokens[:, config.extra :]
     return torch.cat([extra, patches.gather(1, keep[:, :, None].expand(-1, -1, tokens.shape[-1]))], dim=1)
 

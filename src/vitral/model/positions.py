@@ -6,6 +6,7 @@ are a bias of attention, in every block.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -49,9 +50,7 @@ class Learned:
         if grid == self.grid:
             return table
         plane = table[:, self.placed :].view(1, *self.grid, -1).permute(0, 3, 1, 2)  # (1, D, down, across)
-        # In at least float32: the weights of a bicubic filter are too fine for half precision.
-        plane = plane.to(torch.promote_types(table.dtype, torch.float32))
-        plane = self.resample(plane, grid).to(table.dtype)
+        plane = precisely(self.resample, plane, grid)
         return torch.cat([table[:, : self.placed], plane.flatten(2).transpose(1, 2)], dim=1)
 
 
@@ -79,7 +78,7 @@ class Learned2D(Learned):
     def _axis(self, axis: Tensor, length: int) -> Tensor:  # (1, n, D/2) → (1, length, D/2)
         if axis.shape[1] == length:
             return axis
-        return self.resample(axis.transpose(1, 2)[..., None], (length, 1))[..., 0].transpose(1, 2)
+        return precisely(self.resample, axis.transpose(1, 2)[..., None], (length, 1))[..., 0].transpose(1, 2)
 
 
 class Fixed:
@@ -95,7 +94,7 @@ class Fixed:
 
     def baked(self, state: dict[str, Tensor], grid: Grid) -> dict[str, Tensor]:
         patches = grid[0] * grid[1]
-        keys = {name: keys for name, keys in state.items() if name.endswith("attn.bias.keys")}
+        keys = {name: keys for name, keys in state.items() if name.endswith("position_bias.keys")}
         return state | {name: keys_for(key, patches) for name, key in keys.items()}
 
     def __call__(self, table: Tensor | None, grid: Grid) -> Tensor:  # → (1, T, D)
@@ -171,7 +170,13 @@ def keys_for(keys: Tensor, patches: int) -> Tensor:  # (2n − 1, D/heads) → (
     """Keys for the distances among another number of patches."""
     if len(keys) == 2 * patches - 1:
         return keys
-    return interpolate(keys.T[None], 2 * patches - 1, mode="linear", align_corners=True)[0].T.contiguous()
+    resampled = precisely(partial(interpolate, mode="linear", align_corners=True), keys.T[None], (2 * patches - 1,))
+    return resampled[0].T.contiguous()
+
+
+def precisely(resample: Callable[..., Tensor], plane: Tensor, size: tuple[int, ...]) -> Tensor:
+    """In at least float32: the weights of a bicubic filter are too fine for half precision."""
+    return resample(plane.to(torch.promote_types(plane.dtype, torch.float32)), size).to(plane.dtype)
 
 
 def antialiased(plane: Tensor, grid: Grid) -> Tensor:

@@ -36,11 +36,14 @@ def _steps(config: ViTConfig) -> Iterator[ShapeRow]:
     T, L = N + config.extra, config.depth
     tokens, each = (T, D), (heads, T, D // heads)
     yield from _stem(config, N)
+    there = N
     for name, count in config.extra_tokens.items():
         what = {"cls_token": "the class token", "dist_token": "the distillation token", "reg_token": "registers"}[name]
-        yield ShapeRow(name, f"{what}, before the patches", (N, D), tokens, count * D, 0)
-    table = _position_parameters(config, N)
-    yield ShapeRow("pos_embed", f"positions: {config.positions.kind}", tokens, tokens, table, 0)
+        yield ShapeRow(name, f"{what}, before the patches", (there, D), (there + count, D), count * D, 0)
+        there += count
+    if config.positions.kind not in ("none", "relative"):
+        table = _position_parameters(config, N)
+        yield ShapeRow("pos_embed", f"positions: {config.positions.kind}", tokens, tokens, table, 0)
     if config.blocks.first_norm:
         yield _norm("norm_pre", tokens)
     yield _norm("norm1", tokens, L)

@@ -48,7 +48,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.attention.bias)
         self.q_norm = norm(config, config.width // config.heads, there=config.attention.qk_norm)
         self.k_norm = norm(config, config.width // config.heads, there=config.attention.qk_norm)
-        self.bias = BIASES[config.positions.kind](config)  # nothing, unless positions are relative
+        self.position_bias = BIASES[config.positions.kind](config)  # nothing, unless positions are relative
         self.proj = nn.Linear(config.width, config.width)
         self.dropout = regularise.attention_dropout
 
@@ -65,14 +65,14 @@ class Attention(nn.Module):
         """
         q, k, _ = self.queries_keys_values(x)
         # Long vectors have large products; divided by √ of their length, softmax does not start out all-or-nothing.
-        scores, bias = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, self.bias(q)
+        scores, bias = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, self.position_bias(q)
         return (scores if bias is None else scores + bias).softmax(dim=-1)  # (6)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
         q, k, v = self.queries_keys_values(x)
         dropout = self.dropout if self.training else 0.0
         # A v, (B, heads, T, D/heads), without ever holding all of A
-        taken = scaled_dot_product_attention(q, k, v, attn_mask=self.bias(q), dropout_p=dropout)  # (7)
+        taken = scaled_dot_product_attention(q, k, v, attn_mask=self.position_bias(q), dropout_p=dropout)  # (7)
         return self.proj(taken.transpose(1, 2).flatten(2))  # (8)  the heads side by side, then mixed
 
 
@@ -107,14 +107,14 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig, regularise: Regularise | None = None) -> None:
         super().__init__()
-        regularise = regularise or Regularise()
+        self.regularise = regularise = regularise or Regularise()
         pooled_width = config.width * POOLED_WIDTHS[config.pool.kind]
         self.config = config
         self.patch_embed = STEMS[config.stem.kind](config)
         for name, count in config.extra_tokens.items():  # cls_token: 1, in the paper
             self.register_parameter(name, nn.Parameter(torch.empty(1, count, config.width)))
-        self.positions = POSITIONS[config.positions.kind](config)
-        self.pos_embed = self.positions.table()
+        self.positions = POSITIONS[config.positions.kind](config)  # the rule
+        self.pos_embed = self.positions.table()  # its learned numbers, if it has any
         self.pos_drop = nn.Dropout(regularise.dropout)
         self.norm_pre = norm(config, config.width, there=config.blocks.first_norm)
         self.blocks = nn.ModuleList(Block(config, regularise, number) for number in range(config.depth))
@@ -128,8 +128,7 @@ class ViT(nn.Module):
     def embed(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, T, D)
         """Images become tokens. Attention does not know the order of tokens, so each gets its position added.
 
-        `keep`, (B, K), holds the numbers of the patches to keep, from 0 in reading order; all others are left out, as
-        for dropping patches in training or for asking what a patch was worth.
+        `keep`, (B, K), holds the numbers of the patches to keep, from 0 in reading order; the others are left out.
         """
         grid = self.grid_of(images)
         patches = self.patch_embed(images)  # (B, N, D)
@@ -151,7 +150,7 @@ class ViT(nn.Module):
         return [self.fc_norm(view) for view in POOLS[self.config.pool.kind](tokens, self.config)]
 
     def pool(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, D)
-        """What the classifier sees; of two, the mean."""
+        """What the classifier sees, for those who want features; of two, the mean."""
         return torch.stack(self.views(tokens)).mean(dim=0)
 
     def logits(self, tokens: Tensor) -> tuple[Tensor, ...]:  # (B, T, D) → (B, classes), one tensor a classifier
@@ -177,11 +176,14 @@ class ViT(nn.Module):
         return height // patch, width // patch
 
     def at(self, image_size: int | tuple[int, int]) -> Self:
-        """The same model made for another image size: its position table is resampled once, here, and not in use."""
+        """A copy of the model made for another image size: its position table is resampled once, here, not in use."""
         config = ViTConfig.read({**self.config.write(), "image_size": image_size}, "model.")
         with torch.device("meta"):
-            model = type(self)(config)
-        model.load_state_dict(self.positions.baked(self.state_dict(), config.grid), assign=True)
+            model = type(self)(config, self.regularise)
+        state = self.positions.baked(self.state_dict(), config.grid)
+        model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
+        for ours, theirs in zip(self.parameters(), model.parameters(), strict=True):
+            theirs.requires_grad_(ours.requires_grad)
         return model.train(self.training)
 
     @torch.no_grad()
@@ -199,13 +201,13 @@ class ViT(nn.Module):
         for name, parameter in self.named_parameters():
             if name == "cls_token" or name.startswith("head"):
                 nn.init.zeros_(parameter)
-            elif parameter.ndim >= 3:  # tokens and tables; else a convolution
+            elif parameter.ndim >= 3:  # tokens and tables; else a convolution, which gets 1/√fan-in
                 nn.init.normal_(parameter, std=stds.get(name, parameter[0].numel() ** -0.5))
 
     def __repr__(self) -> str:
         c, (height, width), (down, across) = self.config, self.config.height_width, self.config.grid
         parameters = sum(p.numel() for p in self.parameters())
-        extra = f"{c.extra} extra token{'s'[: c.extra != 1]}"
+        extra = f"{c.extra} extra {'token' if c.extra == 1 else 'tokens'}"
         return (
             f"ViT({height}×{width}×{c.channels} → {down}×{across} patches of {c.patch_size} px + {extra} → "
             f"{c.depth} blocks of width {c.width}, {c.heads} heads → {c.classes} classes; {parameters:,} parameters)"

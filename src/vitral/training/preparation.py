@@ -108,7 +108,10 @@ def complete(config: ViTConfig, index: Index) -> ViTConfig:
             f"model.classes is {config.classes}, and {index.source} has {classes} classes. "
             f"Set model.classes={classes}, or 0 to take what the data has."
         )
-    return config.model_copy(update={"classes": classes, "channels": config.channels or index.channels})
+    if config.head.kind == "none":
+        raise RecipeError("model.head none gives no logits to learn by: set model.head=linear or mlp.")
+    channels = config.channels or index.channels
+    return ViTConfig.read({**config.write(), "classes": classes, "channels": channels}, "model.")
 
 
 def choose_device(asked: str) -> torch.device:
