@@ -229,6 +229,8 @@ def test_the_shell_completes_commands_recipes_and_settings() -> None:
     assert "train" in completed("vitral tr", 1)
     assert "digits" in completed("vitral train di", 2)
     assert "train.epochs=" in completed("vitral train digits train.ep", 3)
+    assert completed("vitral shapes B", 2).split() == ["plain,B/16"]
+    assert "train.epochs" not in completed("vitral train digits train.optimizer = ", 5)
 
 
 def test_ctrl_c_keeps_what_was_learnt(tmp_path: Path) -> None:

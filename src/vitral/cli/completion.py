@@ -18,25 +18,19 @@ class Bash(BashComplete):
 
 def recipes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of recipes; else files."""
-    from vitral.recipes import RECIPES
-
-    return _fitting(list(RECIPES), incomplete) or [CompletionItem(incomplete, type="file")]
+    return _or_files(_recipes(), incomplete)
 
 
 def runs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Run folders in runs/; else files."""
-    from vitral.run import Run
-
-    found = [str(path) for path in sorted(Path("runs").glob("*")) if Run.is_run(path)]
-    return _fitting(found, incomplete) or [CompletionItem(incomplete, type="file")]
+    return _or_files(_runs(), incomplete)
 
 
 def sizes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Sizes of the paper, recipes, runs."""
+    """Sizes of the paper, recipes, runs; else files."""
     from vitral.model.config import SIZES
 
-    named = _fitting([f"{size}/16" for size in SIZES], incomplete)
-    return named + recipes(ctx, parameter, incomplete) + runs(ctx, parameter, incomplete)
+    return _or_files([*(f"{size}/16" for size in SIZES), *_recipes(), *_runs()], incomplete)
 
 
 def settings(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -50,5 +44,22 @@ def settings(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     return _fitting([f"{name}=" for name in dict.fromkeys(names(Recipe))], incomplete)
 
 
+def _recipes() -> list[str]:
+    from vitral.recipes import RECIPES
+
+    return list(RECIPES)
+
+
+def _runs() -> list[str]:
+    from vitral.run import Run
+
+    return [str(path) for path in sorted(Path("runs").glob("*")) if Run.is_run(path)]
+
+
 def _fitting(words: list[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+
+def _or_files(words: list[str], incomplete: str) -> list[CompletionItem]:
+    # Not both: bash takes a word for a file to mean files alone.
+    return _fitting(words, incomplete) or [CompletionItem(incomplete, type="file")]
