@@ -1,6 +1,7 @@
 """About the whole: imports go one way, importing is quiet and quick, what README says is true."""
 
 import ast
+import doctest
 import re
 import subprocess
 import sys
@@ -168,6 +169,24 @@ def test_the_readmes_tree_is_the_tree() -> None:
             continue
         real.add(name)
     assert told == real
+
+
+def test_the_readers_page_says_what_happens(
+    trained: vitral.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its examples, run as a doctest. They ask a run called runs/digits; a small one has fewer heads, and no more."""
+    page = (ROOT / "docs" / "reader.md").read_text()
+    blocks = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
+    heads = trained.weights().model.config.heads
+    blocks = blocks.replace("torch.Size([1, 4, 17, 17])", f"torch.Size([1, {heads}, 17, 17])")
+    blocks = blocks.replace("torch.Size([4, 4, 4])", f"torch.Size([{heads}, 4, 4])")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "digits").symlink_to(trained.folder)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    monkeypatch.chdir(tmp_path)
+    example = doctest.DocTestParser().get_doctest(blocks, {}, "reader.md", "reader.md", 0)
+    failed, tried = doctest.DocTestRunner().run(example)
+    assert tried > 20 and failed == 0
 
 
 def test_the_docs_build_without_a_warning(tmp_path: Path) -> None:
