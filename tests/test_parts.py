@@ -14,9 +14,9 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from safetensors.torch import load_file
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import FIXTURES, TINY
+from test_shapes import compare_with_torchs_own_count
 from vitral import DataError, Preprocess, RecipeError, ViT, ViTConfig
 from vitral.model.config import Regularise
 from vitral.model.positions import RESAMPLE, Learned, sincos_1d, sincos_2d
@@ -127,14 +127,7 @@ def test_the_table_of_shapes_agrees_with_torchs_own_count(values: dict[str, Any]
     config = possible(values)
     assume(config is not None)
     assert config is not None
-    with torch.device("meta"):
-        model = ViT(config)
-        images = torch.empty(1, config.channels, *config.height_width)
-    with FlopCounterMode(display=False) as counter:
-        model(images)
-    rows = shapes(config)
-    assert sum(row.parameters * row.times for row in rows) == sum(p.numel() for p in model.parameters())
-    assert sum(row.flops * row.times for row in rows) == counter.get_total_flops()
+    compare_with_torchs_own_count(config)
 
 
 PARTS = """
