@@ -94,7 +94,7 @@ class Progress:
             f"{plan.index.source}: {counts['train']:,} pictures to learn from, {counts['validation']:,} to validate, "
             f"{counts['test']:,} to test; {len(plan.index.class_names)} classes."
         )
-        console.print(repr(plan.model), soft_wrap=True)
+        console.print(repr(plan.model))
         console.print(f"{plan.steps:,} steps in {self.epochs} epochs, into {event.run.folder}\n")
         console.print("epoch   train loss  accuracy   validation loss  accuracy   seconds", style="bold")
         self.task = self.bar.add_task("training", total=plan.steps, speed="")
