@@ -214,12 +214,14 @@ def test_names_that_look_like_markup_are_only_names(called: Callable[..., Called
 
 
 @pytest.mark.parametrize("seconds", [0.3, 1.0, 1.6])
-def test_ctrl_c_before_the_first_step_is_no_traceback(tmp_path: Path, seconds: float) -> None:
-    process = subprocess.Popen([*VITRAL, "train", "digits"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+def test_ctrl_c_before_the_first_step_is_no_bug(tmp_path: Path, seconds: float) -> None:
+    """A short training, so that one that was asked to stop while a library was loading, and missed it, ends soon."""
+    command = [*VITRAL, "train", "digits", "train.epochs=1", "model.width=16", "model.heads=2"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode in (130, -signal.SIGINT) and "AttributeError" not in errors
+    _, errors = process.communicate(timeout=100)
+    assert process.returncode in (0, 130, -signal.SIGINT) and "Error" not in errors
 
 
 def test_the_shell_completes_commands_recipes_and_settings() -> None:
