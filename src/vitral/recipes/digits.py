@@ -1,7 +1,7 @@
 """A small ViT on scikit-learn's 8×8 handwritten digits.     vitral train digits
 
-Test accuracy: 98.83 ± 0.46 % (mean ± sd of seeds 0 to 4; 360 pictures), 38 to 47 s a seed on 2 quiet cores (x86, AVX2, no GPU),
-Vitral 0.1.0, torch 2.13.0. How the numbers were chosen: docs/decisions/0003-the-digits-recipe.md.
+Test accuracy: 98.83 ± 0.46 % (mean ± sd of seeds 0 to 4; 360 pictures), 38 to 47 s a seed on 2 quiet cores (x86 with
+AVX2, no GPU), Vitral 0.1.0, torch 2.13.0. How it was chosen: docs/decisions/0003-the-digits-recipe.md.
 """
 
 from vitral.data.config import Augment, Data
