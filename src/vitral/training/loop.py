@@ -89,7 +89,7 @@ def events(recipe: Recipe, *, out: str | Path | None = None) -> Generator[Event]
     record = plan.record(started_at)
     run = Run.create(out or free_folder(recipe.data.source), recipe, record, plan.index.rows())
     finished, step = False, 0
-    progress: list[tuple[Step, Tensor]] = []  # of this epoch: steps, and how many of each batch were right
+    progress: list[tuple[Step, Tensor]] = []  # of this epoch: steps, and the share of each batch that was right
     try:
         yield Started(run, plan, record.choices)
         for step, batch in plan.batches.starting_at(1):
@@ -102,7 +102,7 @@ def events(recipe: Recipe, *, out: str | Path | None = None) -> Generator[Event]
             optimizers.zero_grad()
             average.update(step)
             happened = Step(step, loss.detach(), optimizers.rate)
-            progress.append((happened, (logits.detach().argmax(dim=1) == labels).double().mean()))
+            progress.append((happened, (logits.detach().argmax(dim=1) == labels).float().mean()))
             yield happened
             if step % plan.batches.steps_per_epoch == 0:
                 epoch = _epoch(plan, step, progress, time.perf_counter() - clock)
