@@ -68,10 +68,6 @@ def main(args: list[str] | None = None) -> None:
     """Run the command. A mistake is told as a sentence; exit code 2: it was called wrongly, 1: it failed."""
     from vitral.errors import RecipeError, VitralError
 
-    # Threads that wait for each other spin; where another program wants the core, that is ten times slower than
-    # sleeping after a short while (docs/decisions/0005). libgomp reads this when torch is loaded.
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if "_VITRAL_COMPLETE" in os.environ:
         from vitral.cli import completion  # noqa: F401 (it registers itself with click)
 
