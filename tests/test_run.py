@@ -18,7 +18,7 @@ from vitral.weights.own import Weights, read_weights, write_weights
 PREPROCESS = Preprocess(image_size=(32, 32), channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
-def weights(**changes: object) -> Weights:
+def weights() -> Weights:
     names = tuple(f"class {i}" for i in range(10))
     return Weights(ViT(TINY), PREPROCESS, names)
 
