@@ -50,10 +50,11 @@ def run_copy(trained: Run, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def seven() -> NDArray[np.uint8]:
     """A real handwritten seven, 8×8, white on black."""
+    from vitral.data.config import Data
     from vitral.data.sources import open_source
 
-    index = open_source("digits")
-    picture = index.read(int(np.flatnonzero(index.labels == 7)[0]))
+    index = open_source(Data(source="digits"))
+    picture = index.storage.read(int(np.flatnonzero(index.labels == 7)[0]))
     assert isinstance(picture, np.ndarray)
     return picture
 

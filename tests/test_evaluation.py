@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 from torch import Tensor
@@ -58,7 +59,7 @@ def test_pictures_that_have_changed_are_noticed(run_copy: Path) -> None:
 
 def test_looking_changes_nothing_and_rows_sum_to_one(evaluation: Evaluation) -> None:
     model: ViT = evaluation.weights.model
-    images: Tensor = evaluation.weights.preprocess.normalise(evaluation.pack.images[:4])
+    images: Tensor = evaluation.weights.preprocess.normalise(torch.from_numpy(evaluation.images([0, 1, 2, 3])))
     before = model(images)
     seen = attention_map(model, images)
     assert seen.shape == (4, model.config.heads, 17, 17)

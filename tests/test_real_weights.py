@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from vitral import Preprocess, ViT, ViTConfig
-from vitral.data.decode import decode
+from vitral.data.config import Resize
 
 # WordNet id of the folder → index among ImageNet's 1,000 classes.
 CLASSES = {
@@ -44,6 +43,6 @@ def test_vit_tiny_recognises_photographs_as_it_is_known_to(large_data: Callable[
 
 
 def as_it_was_trained(file: Path) -> torch.Tensor:
-    """To 248 pixels, then the 224 in the middle, as its about.json says; the rest is our own preprocessing."""
-    preprocess = Preprocess(image_size=(224, 224), channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
-    return preprocess(decode(file).convert("RGB").resize((248, 248), Image.Resampling.BICUBIC).crop((12, 12, 236, 236)))
+    """To 248 pixels, then the 224 in the middle, as its about.json says."""
+    resize = Resize(share=224 / 248)
+    return Preprocess(image_size=(224, 224), channels=3, resize=resize, mean=(0.5,) * 3, std=(0.5,) * 3)(file)

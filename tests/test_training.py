@@ -8,7 +8,21 @@ import pytest
 import torch
 
 from conftest import TINY, quick_digits
-from vitral import Classifier, Epoch, Finished, RecipeError, Run, RunError, Started, Step, ViT, evaluate, events, train
+from vitral import (
+    Classifier,
+    Epoch,
+    Finished,
+    Packing,
+    RecipeError,
+    Run,
+    RunError,
+    Started,
+    Step,
+    ViT,
+    evaluate,
+    events,
+    train,
+)
 from vitral.model.config import Mlp
 from vitral.recipe import AdamW, Muon, Schedule, Train
 from vitral.training.averages import Average
@@ -18,6 +32,8 @@ from vitral.training.schedules import learning_rate_share
 
 def test_events_tell_the_whole_story_in_order(tmp_path: Path) -> None:
     told = list(events(quick_digits(), out=tmp_path / "run"))
+    while isinstance(told[0], Packing):
+        told.pop(0)
     assert isinstance(told[0], Started) and isinstance(told[-1], Finished)
     steps = [event for event in told if isinstance(event, Step)]
     epochs = [event for event in told if isinstance(event, Epoch)]
@@ -64,7 +80,7 @@ def test_training_leaves_the_process_as_it_was(tmp_path: Path) -> None:
 
 def test_closed_at_once_it_still_tells_what_happened(tmp_path: Path) -> None:
     happening = events(quick_digits(), out=tmp_path / "run")
-    next(happening)
+    assert any(isinstance(event, Started) for event in happening)  # no further than that
     happening.close()
     assert (Run.load(tmp_path / "run").record.state, Run.load(tmp_path / "run").record.steps) == ("stopped", 0)
     Run.load(tmp_path / "run").weights()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vitral.model.vit import ViT
     from vitral.recipe import Recipe
     from vitral.run import Run
-    from vitral.training.loop import Epoch, Finished, Started, Step, events, train
+    from vitral.training.loop import Epoch, Finished, Packing, Started, Step, events, train
     from vitral.version import __version__
 
 _HOMES = {
@@ -25,6 +25,7 @@ _HOMES = {
     "Epoch": "vitral.training.loop",
     "Evaluation": "vitral.evaluation.evaluate",
     "Finished": "vitral.training.loop",
+    "Packing": "vitral.training.loop",
     "Prediction": "vitral.classifier",
     "Preprocess": "vitral.data.preprocess",
     "Recipe": "vitral.recipe",
@@ -51,6 +52,7 @@ __all__ = [
     "Epoch",
     "Evaluation",
     "Finished",
+    "Packing",
     "Prediction",
     "Preprocess",
     "Recipe",

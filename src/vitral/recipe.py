@@ -57,6 +57,9 @@ class Train(Settings):
     warmup: float = Field(default=0.05, ge=0, le=1, description="share of the steps in which the learning rate rises")
     schedule: Schedule = Field(default=Schedule(), description="and then: cosine or linear towards 0, or constant")
     label_smoothing: float = Field(default=0.0, ge=0, lt=1, description="share of the target spread over all classes")
+    class_weights: Literal["none", "balanced"] = Field(
+        default="none", description="balanced: a class weighs more in the loss the fewer pictures it has"
+    )
     ema: float = Field(
         default=0.0, ge=0, lt=1, description="decay of the average of weights that is the result; 0: the last"
     )

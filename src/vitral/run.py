@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vitral.weights.own import Weights
 
 RECIPE, RECORD, WEIGHTS, METRICS = "recipe.toml", "run.json", "model.safetensors", "metrics.jsonl"
-SPLIT, EVALUATION = "split.csv", "evaluation.json"
+SPLIT, LEFT_OUT, EVALUATION = "split.csv", "left-out.csv", "evaluation.json"
 
 
 class Told(BaseModel):
@@ -111,14 +111,12 @@ class Run:
     def create(cls, folder: str | Path, recipe: Recipe, record: Record, split: Iterable[tuple[str, str, str]]) -> "Run":
         """Begin a run in a folder that is new or empty: nothing is overwritten."""
         run = cls(Path(folder))
-        table = io.StringIO()
-        csv.writer(table, lineterminator="\n").writerows([("sample", "label", "split"), *split])
         with run._writing():
             run.folder.mkdir(parents=True, exist_ok=True)
             if any(run.folder.iterdir()):
                 raise RunError(f"{folder} is not empty, and nothing is overwritten. Choose another place with --out.")
             write_whole(run.folder / RECIPE, recipe.to_toml())
-            write_whole(run.folder / SPLIT, table.getvalue())
+            write_whole(run.folder / SPLIT, _as_csv(("sample", "label", "split"), split))
         run.write_record(record)  # last: from here on it is a run
         return run
 
@@ -188,6 +186,12 @@ class Run:
         with self._writing():
             write_whole(self.folder / RECORD, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
+    def write_left_out(self, rows: Iterable[tuple[str, str, str, str]]) -> None:
+        """(sample, label, split, reason) of the pictures that could not be read; without any there is no file."""
+        if rows := list(rows):
+            with self._writing():
+                write_whole(self.folder / LEFT_OUT, _as_csv(("sample", "label", "split", "reason"), rows))
+
     def write_weights(self, weights: "Weights", record: Record) -> None:
         """The weights, then the record with their identity: a kill between the two leaves a run that is readable."""
         from vitral.weights.own import write_weights
@@ -218,10 +222,23 @@ class Run:
 
 def free_folder(name: str, parent: Path = Path("runs")) -> Path:
     """runs/digits, or runs/digits-2 where that is taken, and so on."""
+    name = last_name(name)
     number = 1
     while (folder := parent / (name if number == 1 else f"{name}-{number}")).exists():
         number += 1
     return folder
+
+
+def last_name(source: str) -> str:
+    """A word for a source of pictures: of a path its last name without the ending."""
+    name = Path(source).expanduser().resolve().name if "/" in source or source in (".", "..") else source
+    return name.split(".")[0] or name
+
+
+def _as_csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows([header, *rows])
+    return table.getvalue()
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -18,7 +18,8 @@ def losses(folder: Path, steps: int = 20) -> list[float]:
     torch.set_default_dtype(torch.float64)
     happening = events(digits.changed({"train.device": "cpu"}), out=folder)
     try:
-        return [float(event.loss) for event in islice(happening, steps + 2) if isinstance(event, Step)][:steps]
+        taken = (event for event in happening if isinstance(event, Step))
+        return [float(step.loss) for step in islice(taken, steps)]
     finally:
         happening.close()
         torch.set_default_dtype(before)

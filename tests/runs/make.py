@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from vitral import Classifier, evaluate, train
+from vitral.data.config import Data
 from vitral.data.sources import open_source
 from vitral.recipes import digits
 
@@ -19,8 +20,8 @@ if __name__ == "__main__":
     evaluate(run)
     for figure in FOLDER.glob("*.png"):
         figure.unlink()
-    index = open_source("digits")
-    picture = index.read(int(np.flatnonzero(index.labels == 7)[0]))
+    index = open_source(Data(source="digits"))
+    picture = index.storage.read(int(np.flatnonzero(index.labels == 7)[0]))
     assert isinstance(picture, np.ndarray)
     Image.fromarray(picture).save(FOLDER / "picture.png")
     answer = Classifier.load(run).predict(FOLDER / "picture.png")

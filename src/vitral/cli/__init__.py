@@ -11,6 +11,8 @@ COMMANDS = {
     "train": "Train a model, measure it on pictures it has never seen, and draw what it learnt.",
     "evaluate": "Measure a run again: numbers with intervals, figures.",
     "predict": "Say what a picture shows, or all pictures of a folder.",
+    "check": "Look at every picture before anyone trains, and say what is wrong.",
+    "fetch": "Fetch sets of pictures by name, or list them.",
     "ls": "List the recipes, and the runs that are here.",
     "show": "Show a recipe, or the recipe of a run, as TOML.",
     "shapes": "Show a model as a table: each step with its shapes, parameters and operations.",

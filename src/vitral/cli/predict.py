@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console
+from vitral.cli.terminal import console, printable
 from vitral.errors import DataError
 
 if TYPE_CHECKING:
@@ -94,9 +94,9 @@ def _files(picture: Path) -> list[Path]:
 def _tell(answer: Answer, unsure: float, top: int) -> None:
     from rich.text import Text
 
-    line = Text(f"{_printable(str(answer.path))}  ")
+    line = Text(f"{printable(str(answer.path))}  ")
     if answer.prediction is None:
-        line.append(f"not answered: {_printable(answer.error)}", style="red")
+        line.append(f"not answered: {printable(answer.error)}", style="red")
     else:
         first, *others = answer.prediction.probabilities[:top]
         line.append(f"{first[0]} {first[1]:.1%}", style="bold")
@@ -104,11 +104,6 @@ def _tell(answer: Answer, unsure: float, top: int) -> None:
         if answer.prediction.probability < unsure:
             line.append("   unsure", style="yellow")
     console.print(line, soft_wrap=True)
-
-
-def _printable(text: str) -> str:
-    """A name may hold a newline, a control character or a byte that is no text: shown, and harmless to a terminal."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def _summary(answers: list[Answer], unsure: float, csv_path: Path | None) -> None:

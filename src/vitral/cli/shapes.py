@@ -74,5 +74,5 @@ def _config(name: str) -> "ViTConfig":
         from vitral.data.sources import open_source
         from vitral.training.preparation import complete
 
-        return complete(recipe.model, open_source(recipe.data.source))
+        return complete(recipe.model, open_source(recipe.data))
     return recipe.model

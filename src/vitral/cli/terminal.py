@@ -41,6 +41,11 @@ def print_table(made: Table) -> None:
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
+def printable(text: str) -> str:
+    """A name may hold a newline, a control character or a byte that is no text: shown, and harmless to a terminal."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+
+
 def settings_of(pairs: tuple[str, ...]) -> dict[str, Any]:
     """`train.epochs=5 …` as a dict."""
     from vitral.recipe import parse_setting

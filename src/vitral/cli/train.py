@@ -9,8 +9,10 @@ from vitral.cli import completion
 from vitral.cli.terminal import console, settings_of
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from vitral.run import Run
-    from vitral.training.loop import Epoch, Event, Started
+    from vitral.training.loop import Epoch, Event, Packing, Started
 
 
 @click.command()
@@ -67,13 +69,15 @@ class Progress:
         )
 
     def __call__(self, event: "Event") -> None:
-        from vitral.training.loop import Epoch, Finished, Started, Step
+        from vitral.training.loop import Epoch, Finished, Packing, Started, Step
 
         match event:
+            case Packing():
+                self._pack(event)
             case Started():
                 self._begin(event)
             case Step(step=step):
-                self.bar.update(self.task, completed=step, speed=self._speed())
+                self.bar.update(self.task, completed=step, speed=self._speed(self.task, self.batch_size))
             case Epoch():
                 self._line(event)
             case Finished(seconds=seconds, run=run):
@@ -83,29 +87,43 @@ class Progress:
     def close(self) -> None:
         self.bar.stop()
 
+    def _pack(self, event: "Packing") -> None:
+        if not self.bar.tasks:
+            self.packing = self.bar.add_task("", total=event.total, speed="")
+            self.bar.start()
+        what = "another process packs these pictures" if event.waiting else "packing pictures, once"
+        self.bar.update(self.packing, completed=event.done, description=what, speed=self._speed(self.packing, 1))
+
     def _begin(self, event: "Started") -> None:
-        plan, choices = event.plan, event.choices
-        counts = {split: len(plan.index.of(split)) for split in ("train", "validation", "test")}
+        plan, choices, index = event.plan, event.choices, event.plan.pack.index
+        counts = {split: len(plan.pack.of(split)) for split in ("train", "validation", "test")}
         cores = f"{choices.threads} thread{'s' if choices.threads > 1 else ''}"
         self.run = event.run
         self.epochs, self.batch_size = plan.steps // plan.batches.steps_per_epoch, plan.batches.batch_size
+        self.validates = plan.validates
+        for task in self.bar.task_ids:
+            self.bar.remove_task(task)
+        for note in (*index.notes, *plan.pack.notes):
+            console.print(note)
         console.print(f"Device {choices.device}, {cores}, precision {choices.precision}.")
         console.print(
-            f"{plan.index.source}: {counts['train']:,} pictures to learn from, {counts['validation']:,} to validate, "
-            f"{counts['test']:,} to test; {len(plan.index.class_names)} classes."
+            f"{index.source}: {counts['train']:,} pictures to learn from, {counts['validation']:,} to validate, "
+            f"{counts['test']:,} to test; {len(index.class_names)} classes."
         )
         console.print(repr(plan.model))
         console.print(f"{plan.steps:,} steps in {self.epochs} epochs, into {event.run.folder}\n")
-        console.print("epoch   train loss  accuracy   validation loss  accuracy   seconds", style="bold")
+        validation = "   validation loss  accuracy" if self.validates else ""
+        console.print(f"epoch   train loss  accuracy{validation}   seconds   waited for pictures", style="bold")
         self.task = self.bar.add_task("training", total=plan.steps, speed="")
         self.bar.start()
 
     def _line(self, epoch: "Epoch") -> None:
         console.print(
-            f"{epoch.epoch:>5}   {epoch.train_loss:>10.3f}  {epoch.train_accuracy:>8.1%}   "
-            f"{epoch.validation_loss:>15.3f}  {epoch.validation_accuracy:>8.1%}   {epoch.seconds:>7.1f}"
+            f"{epoch.epoch:>5}   {epoch.train_loss:>10.3f}  {epoch.train_accuracy:>8.1%}"
+            + (f"   {epoch.validation_loss:>15.3f}  {epoch.validation_accuracy:>8.1%}" if self.validates else "")
+            + f"   {epoch.seconds:>7.1f}   {epoch.waited:>7.1%}"
         )
 
-    def _speed(self) -> str:
-        speed = self.bar.tasks[self.task].speed
-        return f"{speed * self.batch_size:,.0f} pictures/s" if speed else ""
+    def _speed(self, task: "TaskID", pictures: int) -> str:
+        speed = next(known.speed for known in self.bar.tasks if known.id == task)
+        return f"{speed * pictures:,.0f} pictures/s" if speed else ""

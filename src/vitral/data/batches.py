@@ -1,18 +1,23 @@
-"""Pictures, resized once, become batches: the iterator that training and evaluation see. It starts at any step."""
+"""A pack becomes batches: the iterator that training and evaluation see. It starts at any step."""
 
+import time
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitral.data.augment import augment
+from vitral.data.augment import augment, mix
 from vitral.data.config import Augment
+from vitral.data.pack import Pack
 from vitral.data.preprocess import Preprocess
 from vitral.data.randomness import permutation
-from vitral.data.sources import Index
 
 
 @dataclass(frozen=True)
@@ -22,44 +27,18 @@ class Batch:
     images: Tensor  # (B, C, H, W), float: the model's input
     labels: Tensor  # (B,)
     samples: NDArray[np.int64]  # (B,) the numbers of the samples in their Index
+    targets: Tensor  # what the loss is taken against: the labels, or (B, classes) shares where pictures are mixed
+    waited: float = 0.0  # seconds between being asked for and being there
 
 
-@dataclass(frozen=True)
-class Pack:
-    """One split, decoded and resized: the output of the first stage of the preprocessing."""
-
-    samples: NDArray[np.int64]  # (n,)
-    images: Tensor  # (n, C, H, W), uint8
-    labels: Tensor  # (n,)
-
-    def in_order(self, preprocess: Preprocess, batch_size: int = 256) -> Iterator[Batch]:
-        """Every picture once, as it is: for evaluation."""
-        for start in range(0, len(self.samples), batch_size):
-            part = slice(start, start + batch_size)
-            yield Batch(preprocess.normalise(self.images[part]), self.labels[part], self.samples[part])
-
-
-def pack(index: Index, split: str, preprocess: Preprocess) -> Pack:
-    """Decode and resize the pictures of a split."""
-    samples = index.of(split)
-    shape = (len(samples), preprocess.channels, *preprocess.image_size)
-    images = np.empty(shape, dtype=np.uint8)
-    for row, sample in enumerate(samples):
-        images[row] = preprocess.resized(index.read(sample))
-    return Pack(samples, torch.from_numpy(images), torch.from_numpy(index.labels[samples]))
-
-
-def mean_and_std(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:  # (n, C, H, W) uint8
-    """Of pixel / 255, one number a channel; a channel that never changes gets a standard deviation of 1."""
-    # Exact whole-number sums over a histogram: no rounding, whatever the order or the number of pictures.
-    means, stds = [], []
-    level = np.arange(256) / 255
-    for channel in range(images.shape[1]):
-        share = np.bincount(images[:, channel].flatten().numpy(), minlength=256) / images[:, channel].numel()
-        mean = float(share @ level)
-        means.append(mean)
-        stds.append(float(np.sqrt(share @ (level - mean) ** 2)) or 1.0)
-    return tuple(means), tuple(stds)
+def in_order(pack: Pack, split: str, preprocess: Preprocess, batch_size: int = 256) -> Iterator[Batch]:
+    """Every picture of a split once, as it is: for evaluation."""
+    numbers = pack.of(split)
+    for start in range(0, len(numbers), batch_size):
+        samples = numbers[start : start + batch_size]
+        images = torch.from_numpy(preprocess.centre(pack.images[samples]))
+        labels = torch.from_numpy(pack.index.labels[samples])
+        yield Batch(preprocess.normalise(images), labels, samples, labels)
 
 
 @dataclass(frozen=True)
@@ -71,30 +50,101 @@ class Batches:
     augment: Augment
     batch_size: int
     seed: int
+    balanced: bool = False  # every class equally often, instead of every picture once
+    workers: int = 1  # threads that prepare batches ahead; 0: none, each is made when it is asked for
+
+    @cached_property
+    def samples(self) -> NDArray[np.int64]:
+        """The numbers of the training pictures."""
+        return self.pack.of("train")
 
     @property
     def steps_per_epoch(self) -> int:
         """Pictures that do not fill a batch are left out of the epoch; a set smaller than a batch is one batch."""
-        return max(1, len(self.pack.samples) // self.batch_size)
+        return max(1, len(self.samples) * self.augment.repeats // self.batch_size)
 
     def starting_at(self, first_step: int) -> Iterator[tuple[int, Batch]]:
         """(step, batch) without end, counting from `first_step`; step 1 is the first of all."""
+        places = self._places(first_step)
+        if not self.workers:
+            for step, place in places:
+                asked = time.perf_counter()
+                batch = self._batch(*place)
+                yield step, replace(batch, waited=time.perf_counter() - asked)
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="batches")
+        ahead: deque[tuple[int, Future[Batch]]] = deque()
+        try:
+            while True:
+                asked = time.perf_counter()
+                for step, place in islice(places, self.workers + 1 - len(ahead)):
+                    ahead.append((step, pool.submit(self._batch, *place)))
+                step, made = ahead.popleft()
+                batch = made.result()
+                yield step, replace(batch, waited=time.perf_counter() - asked)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _places(self, first_step: int) -> Iterator[tuple[int, tuple[NDArray[np.int64], NDArray[np.int64], int]]]:
+        """(step, (samples, which copy of each, epoch))."""
         step = first_step
         while True:
             epoch, place = divmod(step - 1, self.steps_per_epoch)
-            order = permutation(self.seed, "order", epoch=epoch, count=len(self.pack.samples))
+            order, copies = self._order(epoch)
             for start in range(place * self.batch_size, self.steps_per_epoch * self.batch_size, self.batch_size):
-                yield step, self._batch(order[start : start + self.batch_size], epoch)
+                part = slice(start, start + self.batch_size)
+                yield step, (order[part], copies[part], epoch)
                 step += 1
 
-    def _batch(self, rows: NDArray[np.int64], epoch: int) -> Batch:
-        samples = self.pack.samples[rows]
+    def _order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The samples of an epoch; copies of one stand side by side, and so in one batch."""
+        chosen, copies = self._balanced(epoch) if self.balanced else (self.samples, np.zeros_like(self.samples))
+        order = permutation(self.seed, "order", epoch=epoch, count=len(chosen))
+        repeats = self.augment.repeats
+        copies = repeats * copies[order, None] + np.arange(repeats)  # (n, repeats)
+        return np.repeat(chosen[order], repeats), copies.ravel()
+
+    def _balanced(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """As many samples as there are, every class equally often: a small class goes round and round."""
+        labels = self.pack.index.labels[self.samples]
+        classes = np.unique(labels)
+        each = -(-len(self.samples) // len(classes))
+        chosen, copies = [], []
+        for label in classes:
+            members = self.samples[labels == label]
+            members = members[permutation(self.seed, f"class {label}", epoch=epoch, count=len(members))]
+            chosen.append(np.resize(members, each))
+            copies.append(np.arange(each) // len(members))  # the second time round it is drawn anew
+        return np.concatenate(chosen), np.concatenate(copies)
+
+    def _batch(self, samples: NDArray[np.int64], copies: NDArray[np.int64], epoch: int) -> Batch:
         images = augment(
-            self.pack.images[rows],
+            torch.from_numpy(self.pack.images[samples]),
             self.augment,
+            size=self.preprocess.image_size,
             seed=self.seed,
             epoch=epoch,
             samples=samples,
+            copies=copies,
             background=self.preprocess.background,
         )
-        return Batch(self.preprocess.normalise(images), self.pack.labels[rows], samples)
+        images, labels = self.preprocess.normalise(images), torch.from_numpy(self.pack.index.labels[samples])
+        targets = labels
+        if self.augment.mixup or self.augment.cutmix:
+            images, targets = mix(
+                images,
+                labels,
+                len(self.pack.index.class_names),
+                self.augment,
+                seed=self.seed,
+                epoch=epoch,
+                samples=samples,
+                copies=copies,
+            )
+        return Batch(images, labels, samples, targets)
+
+
+def class_weights(pack: Pack) -> Tensor:
+    """(classes,) pictures a class on average, over pictures of this class: rare classes weigh more."""
+    counts = np.bincount(pack.index.labels[pack.of("train")], minlength=len(pack.index.class_names))
+    weights = counts.sum() / np.maximum(counts, 1) / np.count_nonzero(counts)
+    return torch.from_numpy(np.where(counts > 0, weights, 0.0)).to(torch.get_default_dtype())

@@ -1,38 +1,101 @@
 """What can be asked of the data: words and settings, validated. Imports no torch."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, StrictInt
+from pydantic import BeforeValidator, Field, StrictInt
 
-from vitral.settings import Part, Settings
+from vitral.settings import Part, Settings, as_table
 
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]  # Pillow's names
+Jpeg = Literal["full", "scaled"]
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Resize(Part):
-    """`crop`: the largest centred rectangle with the shape of the output, scaled to it."""
+    """`crop`: the largest centred rectangle with the shape of the output, scaled to it.
+
+    With a share below 1 the scaled picture is larger, and the model sees the centre of it: this share of each side.
+    Training may crop from all of it.
+    """
 
     kind: Literal["crop"] = "crop"
+    share: float = Field(default=1.0, ge=0.25, le=1)
+
+
+class Policy(Part):
+    """`three`: DeiT III's 3-Augment; `trivial`: TrivialAugment."""
+
+    kind: Literal["none", "three", "trivial"] = "none"
+
+
+class RandAugment(Part):
+    """Some operations out of fourteen, in a random order, each as strong as `magnitude` says (0 to 30)."""
+
+    kind: Literal["rand"] = "rand"
+    operations: StrictInt = Field(default=2, ge=1, le=8)
+    magnitude: float = Field(default=9.0, ge=0, le=30)
 
 
 class Augment(Settings):
-    """How far each training picture may be changed, either way; all by one resampling."""
+    """How training pictures are changed, each time anew. All geometry is one resampling."""
 
+    crop: Share = Field(default=0.0, description="a random part of at least this share of the area; 0: all of it")
     rotate: float = Field(
         default=0.0, ge=0, le=180, description="training pictures are turned by up to this many degrees"
     )
     zoom: float = Field(default=0.0, ge=0, lt=1, description="scaled by up to this share")
     shear: float = Field(default=0.0, ge=0, lt=90, description="slanted by up to this many degrees")
     shift: float = Field(default=0.0, ge=0, le=1, description="moved by up to this share of the side, down and across")
+    pad: StrictInt = Field(default=0, ge=0, le=4096, description="moved by up to this many whole pixels")
+    flip: Literal["none", "random", "alternating"] = Field(
+        default="none", description="left to right: at random, or every other epoch"
+    )
+    outside: Literal["background", "mirror"] = Field(default="background", description="what comes in from outside")
+    brightness: Share = Field(default=0.0, description="brightness changes by up to this share")
+    contrast: Share = Field(default=0.0, description="contrast, likewise")
+    saturation: Share = Field(default=0.0, description="saturation, likewise")
+    hue: float = Field(default=0.0, ge=0, le=0.5, description="hue turns by up to this share of the circle")
+    grayscale: Share = Field(default=0.0, description="share of the pictures that lose their colour")
+    solarize: Share = Field(default=0.0, description="share of the pictures whose bright half is inverted")
+    blur: Share = Field(default=0.0, description="share of the pictures that are blurred")
+    policy: Annotated[Policy | RandAugment, Field(discriminator="kind"), BeforeValidator(as_table)] = Field(
+        default=Policy(), description="none, three (3-Augment), rand (RandAugment) or trivial (TrivialAugment)"
+    )
+    erase: Share = Field(default=0.0, description="share of the pictures that have a rectangle replaced by noise")
+    mixup: float = Field(default=0.0, ge=0, le=10, description="blend with another: alpha of the Beta distribution")
+    cutmix: float = Field(default=0.0, ge=0, le=10, description="or paste a part of another: alpha")
+    repeats: StrictInt = Field(default=1, ge=1, le=16, description="copies of each picture in a batch")
 
 
 class Data(Settings):
     """The table `[data]` of a recipe."""
 
-    source: str = Field(default="ask", description="the pictures: digits")
+    source: str = Field(
+        default="ask", description="a folder, a CSV or JSONL file, a zip or tar, or a named set (vitral fetch)"
+    )
+    directory: str = Field(
+        default="auto", description="where named sets and packs are; auto: VITRAL_DATA, or the user's cache"
+    )
+    validation: Share | Literal["auto"] = Field(
+        default="auto", description="share of train held out; auto: 0.1 where there is none, 0 for official sets"
+    )
+    group_by: str = Field(
+        default="none", description="pictures of one group stay on one side: a pattern for the path, or a column"
+    )
+    split_seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="behind the splits that are made")
+    sampling: Literal["all", "balanced"] = Field(
+        default="all", description="an epoch has every picture once, or every class equally often"
+    )
     background: StrictInt = Field(
         default=0, ge=0, le=255, description="grey level behind transparent pixels, 0 is black"
     )
     resize: Resize = Field(default=Resize(), description="crop: the largest centred part that fits")
     interpolation: Interpolation = Field(default="bicubic", description="Pillow's filter: box, bilinear, bicubic, …")
+    jpeg: Jpeg = Field(
+        default="full", description="scaled: large JPEGs are decoded at 1/2, 1/4 or 1/8, at least twice the size needed"
+    )
+    mean: tuple[float, ...] | Literal["auto"] = Field(
+        default="auto", description="one number a channel; auto: measured on the training pictures"
+    )
+    std: tuple[Annotated[float, Field(gt=0)], ...] | Literal["auto"] = Field(default="auto", description="likewise")
     augment: Augment = Augment()

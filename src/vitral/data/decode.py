@@ -1,23 +1,28 @@
-"""Bytes, arrays or Pillow pictures become an 8-bit Pillow picture in mode L, LA, RGB or RGBA: safely, the right way up.
+"""Bytes, files, arrays or Pillow pictures become 8 bits a channel: safely, the right way up.
 
 What a picture looks like decides what comes out, not how it was stored: EXIF rotation is applied, 16 bits are scaled
-to 8 and never clipped, palettes are looked up, CMYK is converted, of an animation the first frame is taken.
+to 8 and never clipped, palettes are looked up, CMYK is converted, of an animation the first frame is taken. What comes
+out is a Pillow picture in mode L, LA, RGB or RGBA; or an array (H, W, bands) where the channels are no colours.
 """
 
 import struct
 import zlib
+from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitral.errors import DataError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # an allow-list: Pillow has readers that few have tested
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".npy")
 MOST_PIXELS = 250_000_000  # Pillow warns at 89 million; a large scan is fine, a bomb of 20,000 × 20,000 is not
+MOST_BYTES = 2**30  # of one file
+MOST_CHANNELS = 512
 
 # What Pillow raises for a damaged file depends on the format and on where it is damaged.
 DAMAGE = (
@@ -31,70 +36,151 @@ DAMAGE = (
     Image.DecompressionBombError,
 )
 
-Picture = str | Path | Image.Image | NDArray[Any]
+Picture = bytes | str | Path | Image.Image | NDArray[Any]
+Decoded = Image.Image | NDArray[np.uint8]
+
+_SAMPLES, _EXTRA, _PHOTOMETRIC, _BITS = 277, 338, 262, 258  # tags of TIFF
+_CMYK = 5
 
 
-def decode(picture: Picture) -> Image.Image:
-    """A path, a Pillow picture or an array (H, W) or (H, W, 1, 3 or 4), as 8 bits a channel and the right way up."""
+@dataclass(frozen=True)
+class Facts:
+    """How a picture is stored."""
+
+    format: str
+    width: int  # as stored, before any rotation
+    height: int
+    mode: str  # Pillow's word, or "bands"
+    bits: int  # a channel
+    channels: int  # transparency is not counted
+    orientation: int = 1  # EXIF: 1 is upright
+    frames: int = 1
+
+
+def decode(picture: Picture, *, name: str = "The picture", at_least: tuple[int, int] | None = None) -> Decoded:
+    """A path, the bytes of a file, a Pillow picture or an array (H, W) or (H, W, channels).
+
+    With `at_least` (height, width as one sees it) a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size: never below.
+    """
+    return decode_with_facts(picture, name=name, at_least=at_least)[0]
+
+
+def decode_with_facts(
+    picture: Picture, *, name: str = "The picture", at_least: tuple[int, int] | None = None
+) -> tuple[Decoded, Facts]:
+    """The same, and how it was stored."""
     if isinstance(picture, str | Path):
-        return _from_file(Path(picture))
-    if isinstance(picture, Image.Image):
-        try:
-            return _upright_8_bit(picture, "The picture")
-        except DAMAGE as error:
-            raise DataError(f"The picture is damaged and cannot be read ({error}).") from None
-    if isinstance(picture, np.ndarray):
-        return _from_array(picture)
+        name, picture = str(picture), read_file(Path(picture))
+    try:
+        if isinstance(picture, bytes):
+            return _from_bytes(picture, name, at_least)
+        if isinstance(picture, Image.Image):
+            return _upright_8_bit(picture, name), _facts(picture)
+        if isinstance(picture, np.ndarray):
+            return _from_array(picture, name)
+    except UnidentifiedImageError:
+        raise DataError(f"{name} is not a picture that Vitral reads ({', '.join(FORMATS)}, .npy).") from None
+    except DAMAGE as error:
+        raise DataError(f"{name} is damaged and cannot be read as a picture ({error}).") from None
     raise DataError(f"A {type(picture).__name__} is not a picture. Give a path, a Pillow picture or a NumPy array.")
 
 
-def _from_file(path: Path) -> Image.Image:
+def describe(content: bytes | NDArray[np.uint8], name: str = "The picture") -> Facts:
+    """How a picture is stored; of a file in a usual format only the head is read."""
+    if isinstance(content, bytes):
+        try:
+            with _opened(content) as image:
+                if not _is_bands(image):
+                    return _facts(image)
+        except DAMAGE:  # or a TIFF of bands, or an array: decoding tells
+            pass
+    return decode_with_facts(content, name=name)[1]
+
+
+def read_file(path: Path, name: str = "") -> bytes:
+    """All of a file that should be a picture; why not, if it cannot be."""
+    name = name or str(path)
     try:
-        with path.open("rb") as file, _opened(file) as image:
-            if image.width * image.height > MOST_PIXELS:
-                raise DataError(
-                    f"{path} has {image.width:,} × {image.height:,} pixels. "
-                    f"More than {MOST_PIXELS // 10**6} million are not opened: they could fill the memory."
-                )
-            return _upright_8_bit(image, str(path))
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise DataError(f"{path} is not there.") from None
+        raise DataError(f"{name} is not there.") from None
     except IsADirectoryError:
-        raise DataError(f"{path} is a folder, and one picture was expected.") from None
+        raise DataError(f"{name} is a folder, and one picture was expected.") from None
     except PermissionError:
-        raise DataError(f"{path} may not be read by this user.") from None
+        raise DataError(f"{name} may not be read by this user.") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{name} cannot be read ({error}).") from None
+    if len(content) > MOST_BYTES:
+        raise DataError(f"{name} has more than {MOST_BYTES // 2**20} MiB, which is too much for one picture.")
+    return content
+
+
+def _from_bytes(content: bytes, name: str, at_least: tuple[int, int] | None) -> tuple[Decoded, Facts]:
+    if content.startswith(b"\x93NUMPY"):
+        return _from_npy(content, name)
+    try:
+        image = _opened(content)
     except UnidentifiedImageError:
-        raise DataError(f"{path} is not a picture that Vitral reads ({', '.join(FORMATS)}).") from None
-    except DAMAGE as error:
-        raise DataError(f"{path} is damaged and cannot be read as a picture ({error}).") from None
+        if content[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+            return _from_bands(content, name)
+        raise
+    with image:
+        _check_size(image.width, image.height, name)
+        if _is_bands(image):
+            return _from_bands(content, name)
+        facts = _facts(image)
+        if at_least is not None and image.format == "JPEG":
+            height, width = at_least
+            image.draft(None, (height, width) if facts.orientation >= 5 else (width, height))
+        return _upright_8_bit(image, name), facts
 
 
-def _opened(file: BinaryIO) -> Image.Image:
+def _opened(content: bytes) -> Image.Image:
     """As Image.open does it, with our list of formats; Pillow's limit of pixels is lower than ours, and a global."""
     Image.preinit()
     Image.init()
-    prefix = file.read(16)
+    prefix = content[:16]
     for name in FORMATS:
         reader, accepts = Image.OPEN[name]
         if accepts is None or accepts(prefix) is True:
-            file.seek(0)
             try:
-                return reader(file, "")
+                return reader(BytesIO(content), "")
             except SyntaxError:  # Pillow's word for: not one of mine after all
                 continue
     raise UnidentifiedImageError
 
 
-def _from_array(array: NDArray[Any]) -> Image.Image:
-    shape_is_right = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
-    if array.dtype not in (np.uint8, np.uint16) or not shape_is_right or array.size == 0:
+def _check_size(width: int, height: int, name: str) -> None:
+    if width * height > MOST_PIXELS:
         raise DataError(
-            f"An array of {array.dtype} and shape {array.shape} is not a picture. "
-            "Give uint8 (0 to 255) or uint16 (0 to 65,535), shaped (H, W), (H, W, 1), (H, W, 3) or (H, W, 4)."
+            f"{name} has {width:,} × {height:,} pixels. "
+            f"More than {MOST_PIXELS // 10**6} million are not opened: they could fill the memory."
         )
-    if array.dtype == np.uint16:
-        array = _scale_16_to_8(array)
-    return Image.fromarray(np.ascontiguousarray(array[:, :, 0] if array.shape[2:] == (1,) else array))
+
+
+def _facts(image: Image.Image) -> Facts:
+    bits = {"1": 1, "I": 32, "F": 32}.get(image.mode, 16 if image.mode.startswith("I;16") else 8)
+    if image.format == "PNG" and image.mode in ("RGB", "RGBA", "LA") and _rawmode(image).endswith(";16B"):
+        bits = 16  # Pillow gives the high bytes
+    if image.format == "TIFF":
+        bits = max(image.tag_v2.get(_BITS, (bits,)))  # type: ignore[attr-defined]
+    grey = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
+    return Facts(
+        format=image.format or "Pillow",
+        width=image.width,
+        height=image.height,
+        mode=image.mode,
+        bits=bits,
+        channels=1 if grey else 3,
+        orientation=image.getexif().get(ExifTags.Base.Orientation, 1) if image.format else 1,
+        frames=getattr(image, "n_frames", 1),
+    )
+
+
+def _rawmode(image: Image.Image) -> str:
+    tiles = getattr(image, "tile", ())
+    return str(tiles[0][3]) if tiles else ""
 
 
 def _upright_8_bit(image: Image.Image, name: str) -> Image.Image:
@@ -113,6 +199,83 @@ def _upright_8_bit(image: Image.Image, name: str) -> Image.Image:
     if image.mode in ("1", "L"):
         return image.convert("L")
     return image.convert("RGB")
+
+
+def _is_bands(image: Image.Image) -> bool:
+    """A TIFF whose further channels are neither colour nor transparency: Pillow would drop them without a word."""
+    if image.format != "TIFF":
+        return False
+    tags: Any = image.tag_v2  # type: ignore[attr-defined]
+    extra = tags.get(_EXTRA, ())
+    return 0 in (extra if isinstance(extra, tuple) else (extra,)) and tags.get(_PHOTOMETRIC) != _CMYK
+
+
+def _from_bands(content: bytes, name: str) -> tuple[NDArray[np.uint8], Facts]:
+    import tifffile  # 0.15 s that a folder of JPEGs does without
+
+    try:
+        with tifffile.TiffFile(BytesIO(content)) as file:
+            page = file.pages.first
+            _check_size(page.imagewidth, page.imagelength, name)
+            _check_channels(page.samplesperpixel, name)
+            values = page.asarray()
+            planar = page.axes.startswith("S")
+    except DataError:
+        raise
+    except Exception as error:  # tifffile raises what its many decoders raise
+        raise DataError(f"{name} is a TIFF that cannot be read ({error}).") from None
+    if planar:
+        values = np.moveaxis(values, 0, -1)  # (bands, H, W) → (H, W, bands)
+    return _bands(values, name, "TIFF")
+
+
+def _from_npy(content: bytes, name: str) -> tuple[Decoded, Facts]:
+    file = BytesIO(content)
+    version = np.lib.format.read_magic(file)
+    read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape = read_header(file)[0]  # before anything of that size is made
+    if len(shape) in (2, 3):
+        _check_size(shape[1], shape[0], name)
+    values = np.load(BytesIO(content), allow_pickle=False)
+    if values.ndim == 3 and values.shape[2] not in (1, 3):
+        _check_channels(values.shape[2], name)
+        return _bands(values, name, "NPY")
+    return _from_array(values, name)
+
+
+def _bands(values: NDArray[Any], name: str, kind: str) -> tuple[NDArray[np.uint8], Facts]:
+    """(H, W, bands), 8 or 16 bits."""
+    _check_array(values, values.ndim == 3, name)
+    height, width, channels = values.shape
+    facts = Facts(kind, width, height, "bands", 8 * values.dtype.itemsize, channels)
+    values = _scale_16_to_8(values) if values.dtype == np.uint16 else values
+    return np.ascontiguousarray(values), facts
+
+
+def _from_array(array: NDArray[Any], name: str) -> tuple[Decoded, Facts]:
+    if array.ndim == 3 and array.shape[2] not in (1, 3, 4):
+        return _bands(array, name, "array")
+    _check_array(array, array.ndim in (2, 3), name)
+    channels = 1 if array.ndim == 2 or array.shape[2] == 1 else 3
+    facts = Facts("array", array.shape[1], array.shape[0], "", 8 * array.dtype.itemsize, channels)
+    if array.dtype == np.uint16:
+        array = _scale_16_to_8(array)
+    return Image.fromarray(np.ascontiguousarray(array[:, :, 0] if array.shape[2:] == (1,) else array)), facts
+
+
+def _check_array(array: NDArray[Any], shape_is_right: bool, name: str) -> None:
+    if array.dtype not in (np.uint8, np.uint16) or not shape_is_right or array.size == 0:
+        raise DataError(
+            f"{name} is an array of {array.dtype} and shape {array.shape}, which is not a picture. "
+            "Give uint8 (0 to 255) or uint16 (0 to 65,535), shaped (H, W) or (H, W, channels)."
+        )
+    if array.ndim == 3:
+        _check_channels(array.shape[2], name)
+
+
+def _check_channels(channels: int, name: str) -> None:
+    if channels > MOST_CHANNELS:
+        raise DataError(f"{name} has {channels} channels (the last axis): more than {MOST_CHANNELS} are not read.")
 
 
 def _scale_16_to_8(values: NDArray[Any]) -> NDArray[np.uint8]:

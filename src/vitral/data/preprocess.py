@@ -1,9 +1,12 @@
 """THE definition of how a picture becomes the model's input. It is stored with the weights.
 
-Two stages: `resized` (a picture → uint8, small) and `normalise` (uint8 → float). Training, evaluation and prediction
-use both; training puts its augmentation between them, and that is the only difference.
+Three stages: `stored` (a picture → uint8, small: what a pack holds), `centre` (the part that the model sees) and
+`normalise` (uint8 → float). Training, evaluation and prediction use all three; training puts its augmentation in the
+place of `centre`, and that is the only difference.
 """
 
+import hashlib
+import json
 from typing import Self
 
 import numpy as np
@@ -13,8 +16,9 @@ from PIL import Image
 from pydantic import Field, StrictInt, model_validator
 from torch import Tensor
 
-from vitral.data.config import Interpolation, Resize
-from vitral.data.decode import Picture, decode
+from vitral.data.config import Interpolation, Jpeg, Resize
+from vitral.data.decode import MOST_CHANNELS, Decoded, Picture, decode
+from vitral.errors import DataError
 from vitral.settings import Settings
 
 
@@ -31,15 +35,14 @@ class Preprocess(Settings):
     background: StrictInt = Field(default=0, ge=0, le=255)
     resize: Resize = Resize()
     interpolation: Interpolation = "bicubic"
+    jpeg: Jpeg = "full"
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.channels not in (1, 3):
-            raise ValueError(
-                f"preprocess.channels is {self.channels}: pictures become 1 (grey) or 3 (colour) channels."
-            )
+        if not 1 <= self.channels <= MOST_CHANNELS:
+            raise ValueError(f"preprocess.channels is {self.channels}, and should be 1 to {MOST_CHANNELS}.")
         if not len(self.mean) == len(self.std) == self.channels:
             raise ValueError(f"preprocess.mean and preprocess.std need {self.channels} numbers, one a channel.")
         if min(self.std) <= 0:
@@ -48,29 +51,77 @@ class Preprocess(Settings):
             raise ValueError(f"preprocess.image_size {self.image_size} is not between 1 and 8,192 pixels a side.")
         return self
 
+    @property
+    def stored_size(self) -> tuple[int, int]:
+        """Height and width of what `stored` gives: the image size, or more where a share of it is seen."""
+        height, width = (round(side / self.resize.share) for side in self.image_size)
+        return height, width
+
+    @property
+    def stage(self) -> str:
+        """A word that is the same wherever `stored` gives the same pixels."""
+        asked = self.model_dump(mode="json", include={"channels", "background", "interpolation", "jpeg"})
+        asked |= {"size": self.stored_size, "resize": self.resize.kind}
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+
     def __call__(self, picture: Picture) -> Tensor:
         """A picture as the model sees it: (C, H, W)."""
         return self.normalise(torch.from_numpy(self.resized(picture)))
 
     def resized(self, picture: Picture) -> NDArray[np.uint8]:
-        """First stage: uint8, (C, H, W)."""
-        image = self._in_channels(decode(picture))
-        height, width = self.image_size
-        if image.size != (width, height):
-            # The box is exact to fractions of a pixel: no rounded size in between, no off-by-one at the border.
-            scale = min(image.width / width, image.height / height)
-            left, top = max(0.0, image.width - width * scale) / 2, max(0.0, image.height - height * scale) / 2
-            box = (left, top, image.width - left, image.height - top)
-            image = image.resize((width, height), Image.Resampling[self.interpolation.upper()], box=box)
-        pixels = np.array(image)  # (H, W) or (H, W, 3)
-        return np.ascontiguousarray(pixels.reshape(height, width, self.channels).transpose(2, 0, 1))
+        """The part that the model sees, in 8 bits: (C, H, W)."""
+        return np.ascontiguousarray(self.centre(self.stored(picture)))
+
+    def stored(self, picture: Picture, name: str = "The picture") -> NDArray[np.uint8]:
+        """First stage: uint8, (C, stored height, stored width)."""
+        return self.fitted(decode(picture, name=name, at_least=self.at_least), name)
+
+    @property
+    def at_least(self) -> tuple[int, int] | None:
+        """How small a JPEG may be decoded: twice the size needed leaves the filter enough to work with."""
+        height, width = self.stored_size
+        return (2 * height, 2 * width) if self.jpeg == "scaled" else None
+
+    def fitted(self, decoded: Decoded, name: str = "The picture") -> NDArray[np.uint8]:
+        """What was decoded, in our channels and size."""
+        height, width = self.stored_size
+        layers = [self._scaled(layer, height, width) for layer in self._in_channels(decoded, name)]
+        pixels = [np.asarray(layer).reshape(height, width, -1) for layer in layers]  # (H, W, 1 or 3) each
+        return np.ascontiguousarray(np.concatenate(pixels, axis=2).transpose(2, 0, 1))
+
+    def centre(self, images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Second stage: (…, stored height, stored width) → (…, H, W), a view."""
+        (height, width), (tall, wide) = self.image_size, images.shape[-2:]
+        top, left = (tall - height) // 2, (wide - width) // 2
+        return images[..., top : top + height, left : left + width]
 
     def normalise(self, images: Tensor) -> Tensor:  # (…, C, H, W) of 0 to 255 → the same, float
-        """Second stage: (pixel / 255 − mean) / std."""
+        """Last stage: (pixel / 255 − mean) / std."""
         mean, std = (torch.tensor(numbers, device=images.device)[:, None, None] for numbers in (self.mean, self.std))
         return (images.to(mean.dtype) / 255 - mean) / std
 
-    def _in_channels(self, image: Image.Image) -> Image.Image:
+    def _scaled(self, image: Image.Image, height: int, width: int) -> Image.Image:
+        if image.size == (width, height):
+            return image
+        # The box is exact to fractions of a pixel: no rounded size in between, no off-by-one at the border.
+        scale = min(image.width / width, image.height / height)
+        left, top = max(0.0, image.width - width * scale) / 2, max(0.0, image.height - height * scale) / 2
+        box = (left, top, image.width - left, image.height - top)
+        return image.resize((width, height), Image.Resampling[self.interpolation.upper()], box=box)
+
+    def _in_channels(self, decoded: Decoded, name: str) -> list[Image.Image]:
+        """One picture in grey or colour; or one in grey for each band."""
+        if self.channels in (1, 3):
+            if isinstance(decoded, Image.Image):
+                return [self._in_colours(decoded)]
+        else:
+            bands = np.asarray(decoded)
+            if bands.ndim == 3 and bands.shape[2] == self.channels:
+                return [Image.fromarray(np.ascontiguousarray(bands[:, :, band])) for band in range(self.channels)]
+        found = len(decoded.getbands()) if isinstance(decoded, Image.Image) else decoded.shape[2]
+        raise DataError(f"{name} has {found} channels, and the model takes {self.channels}.")
+
+    def _in_colours(self, image: Image.Image) -> Image.Image:
         if image.mode in ("LA", "RGBA"):
             behind = Image.new("RGBA", image.size, (self.background,) * 3 + (255,))
             image = Image.alpha_composite(behind, image.convert("RGBA"))

@@ -20,7 +20,7 @@ def uniform(
     *,
     epoch: int = 0,
     samples: Sequence[int] | NDArray[np.int64],
-    copy: int = 0,
+    copy: int | NDArray[np.int64] = 0,
     view: int = 0,
     draws: int = 1,
 ) -> NDArray[np.float64]:

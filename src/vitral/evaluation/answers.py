@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from vitral.data.batches import Pack
+from vitral.data.batches import in_order
+from vitral.data.pack import Pack
 from vitral.data.preprocess import Preprocess
 from vitral.model.vit import ViT
 
@@ -44,9 +45,10 @@ class Answers:
 
 
 @torch.no_grad()
-def answers(model: ViT, pack: Pack, preprocess: Preprocess) -> Answers:
-    """Ask the model about every picture of a pack. The model is left in evaluation mode."""
+def answers(model: ViT, pack: Pack, split: str, preprocess: Preprocess) -> Answers:
+    """Ask the model about every picture of a split. The model is left in evaluation mode."""
     model.eval()
     like = next(model.parameters())  # device and precision
-    logits = [model(batch.images.to(like)).cpu() for batch in pack.in_order(preprocess)]
-    return Answers(torch.cat(logits), pack.labels)
+    asked = [(model(batch.images.to(like)).cpu(), batch.labels) for batch in in_order(pack, split, preprocess)]
+    logits, labels = zip(*asked, strict=True)
+    return Answers(torch.cat(logits), torch.cat(labels))

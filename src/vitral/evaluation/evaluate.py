@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitral.data.batches import Pack, pack
+from vitral.data.pack import Pack, pack
 from vitral.data.sources import open_source
+from vitral.data.sources.named import data_directory
 from vitral.errors import DataError
 from vitral.evaluation.answers import Answers, answers
 from vitral.run import Run
@@ -22,14 +23,18 @@ class Evaluation:
 
     run: Run
     weights: Weights
-    samples: tuple[str, ...]  # the names of the pictures
     pack: Pack
+    numbers: NDArray[np.int64]  # (n,) of the test pictures in the pack
     answers: Answers
 
     @property
     def pictures(self) -> int:
         """How many pictures."""
-        return len(self.samples)
+        return len(self.numbers)
+
+    def images(self, chosen: NDArray[np.int64] | list[int]) -> NDArray[np.uint8]:
+        """Some of the test pictures as the model sees them: (chosen, C, H, W)."""
+        return self.weights.preprocess.centre(self.pack.images[self.numbers[chosen]])
 
     @property
     def loss(self) -> float:
@@ -82,7 +87,7 @@ class Evaluation:
                     "predicted": names[predicted[i]],
                     "probability": float(self.answers.probabilities[i, predicted[i]]),
                 }
-                for i, sample in enumerate(self.samples)
+                for i, sample in enumerate(self.pack.index.samples[number] for number in self.numbers)
             ],
         }
 
@@ -93,15 +98,16 @@ def evaluate(run: Run | str | Path) -> Evaluation:
 
     run = run if isinstance(run, Run) else Run.load(run)
     weights, recipe, record = run.weights(), run.recipe, run.record
-    index = open_source(recipe.data.source)
-    if index.sha256() != record.data.sha256:
+    packed = pack(open_source(recipe.data), weights.preprocess, data_directory(recipe.data.directory))
+    if packed.sha256 != record.data.sha256:
         raise DataError(
             f"The pictures of {recipe.data.source} are not those that {run.folder} was trained with: "
             "they, their labels or their split have changed, so its test pictures may no longer be unseen."
         )
-    tested = pack(index, "test", weights.preprocess)
-    samples = tuple(index.samples[i] for i in tested.samples)
-    evaluation = Evaluation(run, weights, samples, tested, answers(weights.model, tested, weights.preprocess))
+    numbers = packed.of("test")
+    if not len(numbers):
+        raise DataError(f"{recipe.data.source} has no test pictures to measure {run.folder} on.")
+    evaluation = Evaluation(run, weights, packed, numbers, answers(weights.model, packed, "test", weights.preprocess))
     run.write_evaluation(evaluation.write())
     draw(evaluation)
     return evaluation

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from vitral.look.figures import BLUE, GREEN, GREY, ORANGE, RED, figure, show_image, where_it_looked
@@ -32,7 +33,8 @@ def curves(evaluation: "Evaluation") -> None:
     with figure(evaluation.run.folder / "curves.png", 9, 4, "Learning curves", what) as drawn:
         for axes, name in zip(drawn.subplots(1, 2), ("loss", "accuracy"), strict=True):
             for split, colour, dashes in (("train", ORANGE, "--"), ("validation", BLUE, "-")):
-                _curve(axes, epochs, f"{split}_{name}", colour, dashes)
+                if f"{split}_{name}" in epochs[0]:
+                    _curve(axes, epochs, f"{split}_{name}", colour, dashes)
             axes.set(title=name.capitalize(), xlabel="epoch")
             axes.grid(axis="y")
             axes.margins(x=0.01)
@@ -138,7 +140,7 @@ def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], c
     names, answers = evaluation.weights.class_names, evaluation.answers
     for axes, i in zip(places, chosen, strict=False):
         axes.axis("on")
-        show_image(axes, evaluation.pack.images[i].numpy())
+        show_image(axes, evaluation.images([i])[0])
         said, was = names[answers.predicted[i]], names[int(answers.labels[i])]
         sure = f"{answers.probabilities[i].max():.0%}"
         text = f"{said} ✓  {sure}" if said == was else f"{was} → {said}  {sure}"
@@ -150,12 +152,12 @@ def attention(evaluation: "Evaluation", most: int = 10) -> None:
     labels = evaluation.answers.labels.numpy()
     chosen = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)[:most]]
     model, preprocess = evaluation.weights.model, evaluation.weights.preprocess
-    pictures = evaluation.pack.images[chosen]
+    pictures = evaluation.images(chosen)
     extra = model.config.extra
-    maps = attention_map(model, preprocess.normalise(pictures))[..., extra:]  # (n, heads, T, patches)
+    maps = attention_map(model, preprocess.normalise(torch.from_numpy(pictures)))[..., extra:]  # (n, heads, T, patches)
     # What the token that is read out took from each patch; where that is the mean of the patches, the mean of theirs.
     maps = maps[:, :, extra:].mean(dim=2) if model.config.pool.kind == "mean" else maps[:, :, 0]
     names, predicted = evaluation.weights.class_names, evaluation.answers.predicted
     captions = [f"is {names[labels[i]]},\nsays {names[predicted[i]]}" for i in chosen]
     grid = maps.unflatten(2, model.config.grid).numpy()
-    where_it_looked(evaluation.run.folder / "attention.png", pictures.numpy(), grid, captions)
+    where_it_looked(evaluation.run.folder / "attention.png", pictures, grid, captions)

@@ -60,7 +60,7 @@ def figure(path: Path, width: float, height: float, title: str, subtitle: str) -
 
 
 def show_image(axes: "Axes", image: NDArray[np.uint8]) -> None:  # (C, H, W)
-    """A picture with square, unblurred pixels and no axes around it."""
+    """A picture with square, unblurred pixels and no axes around it; of bands, the first."""
     pixels = image.transpose(1, 2, 0)
     axes.imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray", vmin=0, vmax=255)
     axes.set_xticks([])

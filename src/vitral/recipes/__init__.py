@@ -24,5 +24,8 @@ def find_recipe(name: str) -> Recipe:
     if name.endswith(".toml"):
         return Recipe.from_file(name)
     if Path(name).exists():
-        raise RecipeError(f"{name} is neither a recipe nor a TOML file. Folders of pictures cannot be trained on yet.")
+        raise RecipeError(
+            f"{name} is neither a recipe nor a TOML file. "
+            f"For pictures name a recipe first: vitral train digits data.source={name}"
+        )
     raise RecipeError(unknown(name, list(RECIPES), "recipe"))

@@ -25,6 +25,15 @@ from vitral.weights.own import Weights
 
 
 @dataclass(frozen=True)
+class Packing:
+    """Pictures are decoded; once for all trainings on them."""
+
+    done: int
+    total: int
+    waiting: bool  # for another process that packs the same pictures
+
+
+@dataclass(frozen=True)
 class Started:
     """The data is there, the model is built, the run folder is made."""
 
@@ -40,6 +49,7 @@ class Step:
     step: int
     loss: Tensor  # (), still on the device: asking for the number makes the CPU wait
     learning_rate: float
+    waited: float  # seconds until the batch was there
 
 
 @dataclass(frozen=True)
@@ -50,8 +60,9 @@ class Epoch:
     step: int
     train_loss: float
     train_accuracy: float
-    validation_loss: float
-    validation_accuracy: float
+    validation_loss: float | None  # where there are no validation pictures
+    validation_accuracy: float | None
+    waited: float  # share of the time of its steps that was spent waiting for pictures
     seconds: float  # since the start
 
 
@@ -63,7 +74,7 @@ class Finished:
     seconds: float
 
 
-Event = Started | Step | Epoch | Finished
+Event = Packing | Started | Step | Epoch | Finished
 Listener = Callable[[Event], None]
 
 
@@ -82,33 +93,42 @@ def train(recipe: Recipe, *, out: str | Path | None = None, listeners: Iterable[
 
 
 def events(recipe: Recipe, *, out: str | Path | None = None) -> Generator[Event]:
-    """Train, and tell: Started, then Steps with an Epoch now and then, then Finished."""
+    """Train, and tell: Packing, then Started, then Steps with an Epoch now and then, then Finished."""
     started_at, clock = datetime.now(UTC), time.perf_counter()
-    plan = prepare(recipe)
+    plan = yield from _prepared(recipe)
     model, average, optimizers = plan.model, plan.average, plan.optimizers
     record = plan.record(started_at)
-    run = Run.create(out or free_folder(recipe.data.source), recipe, record, plan.index.rows())
+    run = Run.create(out or free_folder(recipe.data.source), recipe, record, plan.pack.rows())
+    run.write_left_out(plan.pack.left_out_rows())
     finished, step = False, 0
     progress: list[tuple[Step, Tensor]] = []  # of this epoch: steps, and the share of each batch that was right
     try:
         yield Started(run, plan, record.choices)
+        epoch_began = time.perf_counter()
         for step, batch in plan.batches.starting_at(1):
             optimizers.set_share(plan.share(step))
-            images, labels = batch.images.to(plan.device), batch.labels.to(plan.device)
-            logits = model(images)
-            loss = cross_entropy(logits, labels, label_smoothing=recipe.train.label_smoothing)
+            logits = model(batch.images.to(plan.device))
+            loss = cross_entropy(
+                logits,
+                batch.targets.to(plan.device),
+                weight=plan.class_weights,
+                label_smoothing=recipe.train.label_smoothing,
+            )
             loss.backward()
             optimizers.step()
             optimizers.zero_grad()
             average.update(step)
-            happened = Step(step, loss.detach(), optimizers.rate)
-            progress.append((happened, (logits.detach().argmax(dim=1) == labels).float().mean()))
+            happened = Step(step, loss.detach(), optimizers.rate, batch.waited)
+            right = logits.detach().argmax(dim=1) == batch.labels.to(plan.device)
+            progress.append((happened, right.float().mean()))
             yield happened
             if step % plan.batches.steps_per_epoch == 0:
-                epoch = _epoch(plan, step, progress, time.perf_counter() - clock)
+                waited = sum(happened.waited for happened, _ in progress) / (time.perf_counter() - epoch_began)
+                epoch = _epoch(plan, step, progress, waited, time.perf_counter() - clock)
                 _write(run, progress, epoch)
                 progress = []
                 yield epoch
+                epoch_began = time.perf_counter()
             if step == plan.steps:
                 break
         finished = True
@@ -119,18 +139,32 @@ def events(recipe: Recipe, *, out: str | Path | None = None) -> Generator[Event]
         state = "finished" if finished else "stopped"
         record = record.model_copy(update={"state": state, "seconds": round(seconds, 3), "steps": step})
         if all(bool(parameter.isfinite().all()) for parameter in average.model.parameters()):
-            run.write_weights(Weights(average.model, plan.preprocess, plan.index.class_names), record)
+            run.write_weights(Weights(average.model, plan.preprocess, plan.pack.index.class_names), record)
         else:
             run.write_record(record)
     yield Finished(run, seconds)
 
 
-def _epoch(plan: Plan, step: int, progress: list[tuple[Step, Tensor]], seconds: float) -> Epoch:
+def _prepared(recipe: Recipe) -> Generator[Event, None, Plan]:
+    """The plan, and on the way there how far the packing is."""
+    steps = prepare(recipe)
+    while True:
+        try:
+            told = next(steps)
+        except StopIteration as end:
+            plan: Plan = end.value
+            return plan
+        yield Packing(told.done, told.total, told.waiting)
+
+
+def _epoch(plan: Plan, step: int, progress: list[tuple[Step, Tensor]], waited: float, seconds: float) -> Epoch:
     """The epoch that ends with this step, measured."""
     train_loss = float(torch.stack([happened.loss for happened, _ in progress]).mean())
-    validation = answers(plan.average.model, plan.validation, plan.preprocess)
-    plan.model.train()
-    if not math.isfinite(train_loss + validation.loss):
+    validation = None
+    if plan.validates:
+        validation = answers(plan.average.model, plan.pack, "validation", plan.preprocess)
+        plan.model.train()
+    if not math.isfinite(train_loss + (validation.loss if validation else 0.0)):
         raise RunError(
             f"The loss is no longer a number at step {step}: the training has run away. "
             "Lower train.optimizer.learning_rate, or raise train.warmup."
@@ -140,8 +174,9 @@ def _epoch(plan: Plan, step: int, progress: list[tuple[Step, Tensor]], seconds: 
         step=step,
         train_loss=train_loss,
         train_accuracy=float(torch.stack([share for _, share in progress]).mean()),
-        validation_loss=validation.loss,
-        validation_accuracy=validation.accuracy,
+        validation_loss=validation.loss if validation else None,
+        validation_accuracy=validation.accuracy if validation else None,
+        waited=waited,
         seconds=seconds,
     )
 
@@ -153,4 +188,6 @@ def _write(run: Run, progress: list[tuple[Step, Tensor]], epoch: Epoch | None = 
         line = {"event": "step", "step": happened.step, "learning_rate": happened.learning_rate}
         loss = float(happened.loss)
         lines.append(line | ({"loss": loss} if math.isfinite(loss) else {}))  # JSON has no word for what is no number
-    run.append_metrics(lines + ([{"event": "epoch", **asdict(epoch)}] if epoch else []))
+    if epoch:
+        lines.append({"event": "epoch", **{name: value for name, value in asdict(epoch).items() if value is not None}})
+    run.append_metrics(lines)

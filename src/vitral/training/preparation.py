@@ -2,16 +2,18 @@
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import datetime
 
 import torch
 
-from vitral.data.batches import Batches, Pack, mean_and_std, pack
+from vitral.data.batches import Batches, class_weights
+from vitral.data.pack import Pack, Progress, mean_and_std, packing
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import SPLITS, Index, open_source
-from vitral.errors import RecipeError
+from vitral.data.sources.named import data_directory
+from vitral.errors import DataError, RecipeError
 from vitral.model.config import ViTConfig
 from vitral.model.vit import ViT
 from vitral.recipe import Recipe
@@ -26,10 +28,11 @@ from vitral.version import __version__
 class Plan:
     """What is going to happen, ready to run."""
 
-    index: Index
+    pack: Pack
     preprocess: Preprocess
     batches: Batches
-    validation: Pack
+    validates: bool  # whether there are validation pictures
+    class_weights: torch.Tensor | None  # (classes,) in the loss
     device: torch.device
     model: ViT
     average: Average
@@ -56,41 +59,41 @@ class Plan:
                 threads=torch.get_num_threads(),
             ),
             data=DataIdentity(
-                source=self.index.source,
-                sha256=self.index.sha256(),
-                pictures={split: len(self.index.of(split)) for split in SPLITS},
+                source=self.pack.index.source,
+                sha256=self.pack.sha256,
+                pictures={split: len(self.pack.of(split)) for split in SPLITS},
             ),
         )
 
 
-def prepare(recipe: Recipe) -> Plan:
-    """Open the pictures, build the model. Nothing is written yet: a mistake is told before anything is there."""
+def prepare(recipe: Recipe) -> Generator[Progress, None, Plan]:
+    """Open the pictures, pack them (and tell how far that is), build the model. No run is begun yet."""
     device = choose_device(recipe.train.device)
-    index = open_source(recipe.data.source)
+    index = open_source(recipe.data)
     config = complete(recipe.model, index)
-    unmeasured = Preprocess(
-        image_size=config.height_width,
-        channels=config.channels,
-        background=recipe.data.background,
-        resize=recipe.data.resize,
-        interpolation=recipe.data.interpolation,
-        mean=(0.0,) * config.channels,
-        std=(1.0,) * config.channels,
-    )
-    training = pack(index, "train", unmeasured)
-    mean, std = mean_and_std(training.images)
-    preprocess = unmeasured.model_copy(update={"mean": mean, "std": std})
+    unmeasured = preprocess_of(recipe, config)
+    packed = yield from packing(index, unmeasured, data_directory(recipe.data.directory))
+    _check_classes(packed)
+    preprocess = _measured(unmeasured, recipe, packed)
     # The caller's random numbers stay as they were.
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
         model = ViT(config).to(device)
-    batches = Batches(training, preprocess, recipe.data.augment, recipe.train.batch_size, recipe.train.seed)
+    batches = Batches(
+        packed,
+        preprocess,
+        recipe.data.augment,
+        recipe.train.batch_size,
+        recipe.train.seed,
+        balanced=recipe.data.sampling == "balanced",
+    )
     steps = recipe.train.epochs * batches.steps_per_epoch
     return Plan(
-        index=index,
+        pack=packed,
         preprocess=preprocess,
         batches=batches,
-        validation=pack(index, "validation", preprocess),
+        validates=len(packed.of("validation")) > 0,
+        class_weights=class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None,
         device=device,
         model=model,
         average=Average(model, recipe.train.ema),
@@ -112,6 +115,47 @@ def complete(config: ViTConfig, index: Index) -> ViTConfig:
         raise RecipeError("model.head none gives no logits to learn by: set model.head=linear or mlp.")
     channels = config.channels or index.channels
     return ViTConfig.read({**config.write(), "classes": classes, "channels": channels}, "model.")
+
+
+def preprocess_of(recipe: Recipe, config: ViTConfig) -> Preprocess:
+    """As the recipe asks for it; mean and standard deviation are not measured yet."""
+    return Preprocess(
+        image_size=config.height_width,
+        channels=config.channels,
+        background=recipe.data.background,
+        resize=recipe.data.resize,
+        interpolation=recipe.data.interpolation,
+        jpeg=recipe.data.jpeg,
+        mean=(0.0,) * config.channels,
+        std=(1.0,) * config.channels,
+    )
+
+
+def _check_classes(pack: Pack) -> None:
+    names = pack.index.class_names
+    if len(names) < 2:
+        raise DataError(f"{pack.index.source} has one class, {names[0]}: there is nothing to tell apart.")
+    learnt = set(pack.index.labels[pack.of("train")])
+    if unseen := [name for label, name in enumerate(names) if label not in learnt]:
+        raise DataError(
+            f"{pack.index.source} has no training picture of {', '.join(unseen[:5])}: "
+            "a class that is only tested cannot be learnt. Move some of its pictures to train, or take it out."
+        )
+
+
+def _measured(preprocess: Preprocess, recipe: Recipe, pack: Pack) -> Preprocess:
+    """With the mean and standard deviation that were given, or those of the training pictures."""
+    mean, std = recipe.data.mean, recipe.data.std
+    if mean == "auto" or std == "auto":
+        found = mean_and_std(pack.images, pack.of("train"))
+        mean, std = (found[0] if mean == "auto" else mean), (found[1] if std == "auto" else std)
+    for name, given in (("mean", mean), ("std", std)):
+        if len(given) != preprocess.channels:
+            raise RecipeError(
+                f"data.{name} has {len(given)} numbers, and the pictures have {preprocess.channels} channels: "
+                "give one a channel, or auto."
+            )
+    return preprocess.model_copy(update={"mean": mean, "std": std})
 
 
 def choose_device(asked: str) -> torch.device:

@@ -1,17 +1,30 @@
 """Where pictures come from: a source becomes an Index. Chosen by what is given."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitral.data.decode import Picture
-from vitral.errors import RecipeError
+from vitral.data.config import Data
+from vitral.data.decode import describe
+from vitral.errors import DataError, RecipeError
 from vitral.settings import unknown
 
 SPLITS = ("train", "validation", "test")
+
+
+class Storage(Protocol):
+    """Where the pictures of a source lie. Threads may read at once."""
+
+    def read(self, number: int) -> bytes | NDArray[np.uint8]:
+        """A picture as it is stored: the bytes of its file, or its pixels (H, W) or (H, W, channels)."""
+
+    def stamp(self, number: int) -> str:
+        """Changes when the picture may have changed; told without reading it. No more than a key for caches."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +33,12 @@ class Index:
 
     source: str
     class_names: tuple[str, ...]
-    samples: tuple[str, ...]  # a name each: a path relative to the source, or a number
+    samples: Sequence[str]  # a name each: a path relative to the source, or a number
     labels: NDArray[np.int64]  # (samples,) indices into class_names
     splits: NDArray[np.str_]  # (samples,) of SPLITS
     channels: int
-    read: Callable[[int], Picture] = field(repr=False)  # sample number → its picture
-    sha256_of: Callable[[int], str] = field(repr=False)  # sample number → identity of its bytes
+    storage: Storage = field(repr=False)
+    notes: tuple[str, ...] = ()  # what was found and done, a sentence each
 
     def of(self, split: str) -> NDArray[np.int64]:
         """The numbers of the samples in a split, in order."""
@@ -36,23 +49,156 @@ class Index:
         for sample, label, split in zip(self.samples, self.labels, self.splits, strict=True):
             yield sample, self.class_names[label], str(split)
 
-    def sha256(self) -> str:
-        """The identity of the set: names, labels, splits and the bytes of every picture."""
-        lines = ("\t".join([*row, self.sha256_of(i)]) + "\n" for i, row in enumerate(self.rows()))
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+def digest_of(content: bytes | NDArray[np.uint8]) -> bytes:
+    """The sha256 of a picture as it is stored."""
+    return hashlib.sha256(content if isinstance(content, bytes) else content.tobytes()).digest()
 
 
-def open_source(source: str) -> Index:
-    """The pictures behind `data.source`.
+@dataclass(frozen=True)
+class Pixels:
+    """Pictures that are stored as pixels, all of one size."""
 
-    >>> open_source("digits").class_names[:3]
+    images: NDArray[np.uint8]  # (n, H, W) or (n, H, W, channels)
+
+    def read(self, number: int) -> NDArray[np.uint8]:
+        return self.images[number]
+
+    def stamp(self, number: int) -> str:
+        return digest_of(self.images[number]).hex()
+
+
+def open_source(data: Data) -> Index:
+    """The pictures behind `data.source`. Nothing is decoded yet but a few, to see whether they have colours.
+
+    >>> open_source(Data(source="digits")).class_names[:3]
     ('0', '1', '2')
     """
-    from vitral.data.sources.digits import digits
+    from vitral.data.sources import archive, table
+    from vitral.data.sources.named import NAMED
 
-    named = {"digits": digits}
+    source, path = data.source, Path(data.source).expanduser()
     if source == "ask":
-        raise RecipeError("data.source is not given. Set data.source=digits.")
-    if source not in named:
-        raise RecipeError(f"{unknown(source, list(named), 'data source')} Folders of pictures cannot be read yet.")
-    return named[source]()
+        raise RecipeError(f"data.source is not given. Set it to a folder of pictures, or to one of {', '.join(NAMED)}.")
+    if source in NAMED:  # a folder of that name is written ./name
+        return open_named(source, data)
+    if path.is_dir():
+        return open_folder(path, data)
+    if path.is_file() and path.name.lower().endswith(archive.ENDINGS):
+        return open_archive(path, data)
+    if path.is_file() and path.suffix.lower() in table.ENDINGS:
+        return open_table(path, data)
+    if path.exists():
+        kinds = f"a table ({', '.join(table.ENDINGS)}) or an archive ({', '.join(archive.ENDINGS)})"
+        raise DataError(f"{source} is not a source of pictures: give a folder, {kinds}.")
+    hint = unknown(source, list(NAMED), "folder, file or named set")
+    raise RecipeError(hint if "/" not in source else f"There is no folder or file {source}.")
+
+
+def open_named(name: str, data: Data) -> Index:
+    """A set that has a name: embedded, or in the data directory as its official files, a folder or an archive."""
+    from vitral.data.sources import official
+    from vitral.data.sources.digits import digits
+    from vitral.data.sources.named import NAMED, data_directory, locate, not_here
+
+    directory = data_directory(data.directory)
+    found = locate(NAMED[name], directory)
+    if found is None:
+        raise not_here(NAMED[name], directory)
+    if found.kind == "folder":
+        return open_folder(found.path, data)
+    if found.kind == "archive":
+        return open_archive(found.path, data)
+    read = digits() if found.kind == "embedded" else official.READERS[name](found.path)
+    count = len(read.labels)
+    samples = [f"{number:0{len(str(count))}}" for number in range(count)]
+    return _completed(data, Pixels(read.images), samples, read.class_names, read.labels, read.splits, official=True)
+
+
+def open_folder(folder: Path, data: Data) -> Index:
+    """A folder with class folders, with or without `train/ val/ test/` above them."""
+    from vitral.data.sources.folder import Files, files_below
+    from vitral.data.sources.layout import arrange, pictures_among
+
+    files, notes = files_below(folder)
+    paths, passed = pictures_among(files)
+    found = arrange(paths, data.source)
+    storage = Files(folder, found.paths)
+    return _index(data, storage, found.paths, found.classes, found.splits, notes=notes + passed + found.notes)
+
+
+def open_archive(path: Path, data: Data) -> Index:
+    """A zip or tar of such a folder."""
+    from vitral.data.sources import archive
+    from vitral.data.sources.layout import arrange, pictures_among
+    from vitral.data.sources.named import data_directory
+
+    files, opened = archive.open_archive(path, data_directory(data.directory))
+    paths, passed = pictures_among(files)
+    found = arrange(paths, data.source)
+    return _index(data, opened.only(found.paths), found.paths, found.classes, found.splits, notes=passed + found.notes)
+
+
+def open_table(path: Path, data: Data) -> Index:
+    """A CSV or JSONL file; its paths are relative to its folder."""
+    from vitral.data.sources.folder import Files
+    from vitral.data.sources.table import read_table
+
+    found = read_table(path, data.group_by)
+    return _index(data, Files(path.parent, found.paths), found.paths, found.classes, found.splits, found.groups)
+
+
+def _index(
+    data: Data,
+    storage: Storage,
+    paths: Sequence[str],
+    classes: Sequence[str],
+    splits: Sequence[str],
+    groups: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+) -> Index:
+    """Names of classes become numbers, in the order of the alphabet."""
+    names = sorted(set(classes))
+    number = {name: i for i, name in enumerate(names)}
+    labels = np.fromiter((number[name] for name in classes), np.int64, len(classes))
+    samples = [_shown(path) for path in paths]
+    return _completed(data, storage, samples, [_shown(name) for name in names], labels, splits, groups, notes)
+
+
+def _completed(
+    data: Data,
+    storage: Storage,
+    samples: Sequence[str],
+    class_names: Sequence[str],
+    labels: NDArray[np.int64],
+    splits: Sequence[str] | NDArray[np.str_],
+    groups: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+    official: bool = False,
+) -> Index:
+    """What the source left open about the split is decided."""
+    from vitral.data.sources.splits import complete_splits, groups_of
+
+    if groups is None and data.group_by != "none":
+        groups = groups_of(samples, data.group_by)
+    made, done = complete_splits(
+        splits, labels, samples, groups, validation=data.validation, seed=data.split_seed, official=official
+    )
+    channels = _channels(storage, len(samples))
+    return Index(data.source, tuple(class_names), samples, labels, made, channels, storage, (*notes, *done))
+
+
+def _shown(path: str) -> str:
+    """A name as text: a disk may hold bytes that are none."""
+    return path if path.isascii() else path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _channels(storage: Storage, count: int) -> int:
+    """As many as the pictures have: 3 where some have colour, else 1; or their bands. A few tell."""
+    found = set()
+    for number in np.unique(np.linspace(0, count - 1, num=64).astype(int)):
+        try:
+            found.add(describe(storage.read(int(number))).channels)
+        except DataError:
+            continue  # it is named when the pictures are packed
+    return max(found, default=3)

@@ -1,13 +1,11 @@
 """scikit-learn's 1,797 handwritten digits of 8×8 pixels (Alpaydin & Kaynak 1998): real, small, and there offline."""
 
-import hashlib
-
 import numpy as np
 
-from vitral.data.sources import Index
+from vitral.data.sources.official import Official
 
 
-def digits() -> Index:
+def digits() -> Official:
     """All of them, split 60/20/20 by class: the same split for every seed."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -20,13 +18,4 @@ def digits() -> Index:
     validation, test = train_test_split(rest, test_size=0.5, stratify=labels[rest], random_state=0)
     splits = np.full(len(labels), "train", dtype="U10")
     splits[validation], splits[test] = "validation", "test"
-    return Index(
-        source="digits",
-        class_names=tuple(str(name) for name in found.target_names),
-        samples=tuple(f"{number:04}" for number in range(len(labels))),
-        labels=labels,
-        splits=splits,
-        channels=1,
-        read=lambda number: images[number],
-        sha256_of=lambda number: hashlib.sha256(images[number].tobytes()).hexdigest(),
-    )
+    return Official(tuple(str(name) for name in found.target_names), images, labels, splits)

@@ -1,0 +1,168 @@
+"""vitral check FOLDER|NAME [--out FOLDER] [--augment RECIPE] [--json]"""
+
+import csv
+import io
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vitral.cli import completion
+from vitral.cli.terminal import console, print_table, printable, table
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from vitral.data.check import Report
+    from vitral.data.sources import Index
+
+
+@click.command()
+@click.argument("source", metavar="FOLDER|FILE|NAME")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
+@click.option("--out", type=click.Path(path_type=Path), help="Where the sheets go. Default: checks/NAME.")
+@click.option(
+    "--augment", "recipe", metavar="RECIPE", shell_complete=completion.recipes, help="Draw what its model will see."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: str | None, as_json: bool) -> None:
+    """Look at every picture before anyone trains, and say what is wrong.
+
+    FOLDER has class folders, with or without train/ val/ test/ above them; a CSV or JSONL file (path, label), a zip, a
+    tar and a named set (`vitral fetch`) are understood as well. Broken files, copies, the same picture in train and
+    test, doubtful labels, uneven classes: each with what to do about it, and contact sheets to look at. Exit code 1 if
+    something is seriously wrong. Settings of [data] may be changed, such as data.group_by='(patient\\d+)'.
+    """
+    from vitral.cli.terminal import settings_of
+    from vitral.data.sources import open_source
+    from vitral.recipe import Recipe
+    from vitral.run import last_name
+
+    data = Recipe().changed({**settings_of(settings), "data.source": source}).data
+    index = open_source(data)
+    report = _checked(index)
+    folder = out or Path("checks") / last_name(source)
+    drawn = _draw(report, folder, recipe, quiet=as_json)
+    if as_json:
+        click.echo(json.dumps(report.write()))
+    else:
+        _tell(report, folder, drawn)
+    if report.serious:
+        sys.exit(1)
+
+
+def _checked(index: "Index") -> "Report":
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from vitral.data.check import check
+
+    bar = Console(stderr=True)  # so that what a program reads from stdout is the report alone
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=32), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=bar, transient=True, disable=not bar.is_terminal) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done)
+
+        return check(index, tell)
+
+
+def _draw(report: "Report", folder: Path, recipe: str | None, quiet: bool) -> list[Path]:
+    from vitral.errors import RunError
+    from vitral.files import write_whole
+    from vitral.look import checked
+
+    try:
+        if quiet:
+            drawn = checked.draw(report, folder)
+        else:
+            with console.status("Drawing …"):
+                drawn = checked.draw(report, folder)
+        if any(finding.samples for finding in report.findings):
+            drawn.append(folder / "findings.csv")
+            write_whole(drawn[-1], _as_csv(report))
+        if recipe:
+            drawn.append(folder / "augmented.png")
+            _augmented(report.index, recipe, drawn[-1])
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written ({error.strerror}). Choose another place with --out.") from None
+    return drawn
+
+
+def _augmented(index: "Index", name: str, path: Path) -> None:
+    from vitral.look import checked
+    from vitral.recipes import find_recipe
+    from vitral.training.preparation import complete, preprocess_of
+
+    recipe = find_recipe(name)
+    config = complete(recipe.model.model_copy(update={"classes": 0}), index)
+    checked.augmented(index, preprocess_of(recipe, config), recipe.data.augment, recipe.train.seed, path)
+
+
+def _as_csv(report: "Report") -> str:
+    """A line a picture of each finding; pictures that are alike share a number."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["finding", "serious", "group", "sample", "label", "split", "reason"])
+    index = report.index
+    for finding in report.findings:
+        for group, numbers in enumerate(finding.samples, start=1):
+            for number in numbers:
+                label, split = index.class_names[index.labels[number]], index.splits[number]
+                row = [index.samples[number], label, split, report.seen[number].error]
+                writer.writerow([finding.kind, "yes" if finding.serious else "no", group, *row])
+    return text.getvalue()
+
+
+def _tell(report: "Report", folder: Path, drawn: list[Path]) -> None:
+    from vitral.data.sources import SPLITS
+
+    index = report.index
+    for note in index.notes:
+        console.print(printable(note))
+    made = table("class", *SPLITS, right=SPLITS)
+    rows = list(zip(index.class_names, report.counts, strict=True))
+    for name, counts in rows[:40]:
+        made.add_row(printable(name), *(f"{count:,}" for count in counts))
+    if len(rows) > 40:
+        made.add_row(f"and {len(rows) - 40} more", "", "", "")
+    made.add_row("all", *(f"{count:,}" for count in report.counts.sum(axis=0)), style="bold")
+    print_table(made)
+    _tell_storage(report)
+    serious = [finding for finding in report.findings if finding.serious]
+    for finding in [*serious, *(finding for finding in report.findings if not finding.serious)]:
+        mark = "!" if finding.serious else "·"
+        console.print(f"\n{mark} {printable(finding.what)}", style="bold red" if finding.serious else "bold")
+        console.print(f"  {finding.advice}")
+        for group in finding.samples[:3]:
+            names = "  =  ".join(printable(index.samples[number]) for number in group[:4])
+            reason = report.seen[group[0]].error if finding.kind == "unreadable" else ""
+            console.print(f"    {printable(reason) or names}", style="dim", soft_wrap=True)
+        if len(finding.samples) > 3:
+            console.print(f"    and {len(finding.samples) - 3:,} more in {folder}/findings.csv", style="dim")
+    if not report.compared:
+        console.print("\nNear copies were not looked for: there are too many pictures to compare each with each.")
+    verdict = f"{len(serious)} serious" if serious else "nothing serious"
+    console.print(f"\n{len(index.samples):,} pictures looked at: {verdict}, {len(report.findings)} findings in all.")
+    sheets = [str(path.relative_to(folder)) for path in drawn if path.parent == folder]
+    console.print(f"Look at {folder}/: {', '.join(sheets)}, and a sheet of each class in classes/.", soft_wrap=True)
+
+
+def _tell_storage(report: "Report") -> None:
+    import numpy as np
+
+    sizes = report.sizes
+    if not len(sizes):
+        return
+    (low_w, low_h), (mid_w, mid_h), (top_w, top_h) = np.percentile(sizes, (0, 50, 100), axis=0).astype(int)
+    formats = ", ".join(f"{count:,} {name}" for name, count in report.told("format").items())
+    modes = ", ".join(f"{count:,} {name}" for name, count in report.told("mode").items() if name)
+    console.print(
+        f"\nWidth {low_w} to {top_w} (median {mid_w}), height {low_h} to {top_h} (median {mid_h}). "
+        f"{formats}{'; modes ' + modes if modes else ''}."
+    )

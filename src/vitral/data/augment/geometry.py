@@ -1,0 +1,189 @@
+"""Where each pixel of a training picture comes from: all geometry is one matrix a picture, and one resampling.
+
+A matrix (3, 3) leads from a place in the output back to one in the picture, both with sides from −1 to 1; so the change
+that is made first stands first in a product. Where only flips and whole pixels are asked for, pixels are picked by
+their index instead, and stay what they are.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import grid_sample
+
+from vitral.data.augment.draws import Draws, Numbers
+from vitral.data.config import Augment
+
+Size = tuple[int, int]  # height, width
+
+
+def place(images: Tensor, how: Augment, draws: Draws, more: list[Numbers], *, size: Size, background: int) -> Tensor:
+    """(B, C, H', W') of whole numbers → (B, C, H, W) as float: cropped, shifted, flipped, turned. `more` comes last."""
+    affine = bool(how.rotate or how.zoom or how.shear or how.shift)
+    if not (how.crop or affine or more):
+        return _picked(images, how, draws, size, background).to(torch.get_default_dtype(), copy=True)
+    stored = (images.shape[-2], images.shape[-1])
+    matrices = _crop(how, draws) if how.crop else np.stack([_centre(stored, size)] * len(images))
+    if how.pad:
+        down, across = _whole_pixels(how, draws)
+        matrices = matrices @ moves(across / size[1], down / size[0])
+    if how.flip != "none":
+        matrices = matrices @ _mirrors(flips(how, draws))
+    if affine:
+        matrices = matrices @ _affine(how, draws, aspect=size[1] / size[0])
+    for one in more:
+        matrices = matrices @ one
+    return resample(images, matrices, size, how.outside, background)
+
+
+def resample(images: Tensor, matrices: Numbers, size: Size, outside: str = "background", background: int = 0) -> Tensor:
+    """(B, C, H', W') of whole numbers → (B, C, H, W) as float: bilinear, at the places the matrices (B, 3, 3) say."""
+    levels = images.to(torch.get_default_dtype(), copy=True)  # ours: it may be changed in place
+    if outside == "mirror":
+        # Torch mirrors at the centres of the edge pixels (so that none is seen twice) if −1 to 1 means from centre to
+        # centre: a little less than from edge to edge, which is what our matrices mean.
+        height, width = images.shape[-2:]
+        matrices = matrices * np.array([[width / max(width - 1, 1)], [height / max(height - 1, 1)], [1]])
+        grid = _grid(matrices, size)
+        return grid_sample(levels, grid, mode="bilinear", padding_mode="reflection", align_corners=True)
+    grid = _grid(matrices, size)
+    if background == 0:
+        return grid_sample(levels, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    moved = grid_sample(levels.sub_(background), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+    return moved.add_(background)
+
+
+def rectangle(area: Numbers, shape: Numbers, limit: float) -> tuple[Numbers, Numbers]:
+    """(height, width) as shares of the sides, of an area as a share and a shape from 0 (tall) to 1 (wide).
+
+    Width over height goes from 1/limit to limit, evenly in the logarithm, and no further than fits: area · aspect is
+    the width squared, so the aspect is between area and 1/area. Nothing is clipped or drawn again, and the area is what
+    was drawn. (torchvision draws both again until they fit, which makes large areas rare.)
+    """
+    aspect = np.exp((2 * shape - 1) * np.minimum(np.log(limit), -np.log(area)))
+    return np.sqrt(area / aspect), np.sqrt(area * aspect)
+
+
+def flips(how: Augment, draws: Draws) -> NDArray[np.bool_]:
+    """(B,): which pictures are mirrored left to right. `alternating` draws once for all epochs, then takes turns."""
+    if how.flip == "alternating":
+        return (draws.once("flip") < 0.5) ^ (draws.epoch % 2 == 1)
+    return draws("flip", 1)[0] < 0.5
+
+
+def moves(across: Numbers, down: Numbers) -> Numbers:
+    """(B, 3, 3): pictures moved to the right and down by a share of the side."""
+    matrices = np.tile(np.eye(3), (len(across), 1, 1))
+    matrices[:, 0, 2] = -2 * across  # a share of the side is twice that in −1 … 1
+    matrices[:, 1, 2] = -2 * down
+    return matrices
+
+
+def affine_matrices(
+    *,
+    angle: Numbers,  # (B,) radians, clockwise as one sees it
+    zoom: Numbers,  # (B,) 1.1 enlarges by a tenth
+    slant: Numbers,  # (B,) how far a row moves across for one step down
+    shift: Numbers,  # (2, B) across, down; as a share of the side
+    aspect: float,  # width over height
+) -> Numbers:
+    """(B, 2, 3): where each output pixel comes from, as `affine_grid` reads it (both sides from −1 to 1)."""
+    cos, sin = np.cos(angle), np.sin(angle)
+    # From output to input: the inverse of (turn · slant · zoom).
+    inverse = np.array([[cos + slant * sin, sin - slant * cos], [-sin, cos]]) / zoom  # (2, 2, B)
+    # In units of half a side a step across and a step down differ unless the picture is square.
+    inverse[0, 1] /= aspect
+    inverse[1, 0] *= aspect
+    moved = -2 * np.einsum("ijb,jb->ib", inverse, shift)  # a share of the side is twice that in −1 … 1
+    return np.concatenate([inverse, moved[:, None]], axis=1).transpose(2, 0, 1)
+
+
+def _grid(matrices: Numbers, size: Size) -> Tensor:
+    """(B, H, W, 2): where each output pixel comes from; to the bit what `affine_grid` gives, in half the time.
+
+    It copies the places of the pixels for each picture before it multiplies them. One copy is enough.
+    """
+    places = torch.ones(*size, 3)
+    places[:, :, 1] = _centres(size[0])[:, None]
+    places[:, :, 0] = _centres(size[1])
+    rows = torch.from_numpy(matrices[:, :2]).to(places)  # (B, 2, 3)
+    return places.view(-1, 3).expand(len(rows), -1, -1).bmm(rows.transpose(1, 2)).view(-1, *size, 2)
+
+
+def _centres(side: int) -> Tensor:
+    """(side,): where the centres of the pixels are, if the edges are −1 and 1."""
+    return torch.linspace(-1, 1, side) * (side - 1) / side if side > 1 else torch.zeros(1)
+
+
+def _affine(how: Augment, draws: Draws, *, aspect: float) -> Numbers:
+    turn, zoom, shear, down, across = 2 * draws("affine", 5) - 1  # each −1 to 1
+    matrices = np.tile(np.eye(3), (len(turn), 1, 1))
+    matrices[:, :2] = affine_matrices(
+        angle=np.radians(turn * how.rotate),
+        zoom=1 + zoom * how.zoom,
+        slant=np.tan(np.radians(shear * how.shear)),
+        shift=np.stack([across, down]) * how.shift,
+        aspect=aspect,
+    )
+    return matrices
+
+
+def _crop(how: Augment, draws: Draws) -> Numbers:
+    """(B, 3, 3): a random part of the picture."""
+    area, shape, top, left = draws("crop", 4)
+    height, width = rectangle(how.crop + area * (1 - how.crop), shape, limit=4 / 3)
+    matrices = np.tile(np.eye(3), (len(area), 1, 1))
+    matrices[:, 0, 0], matrices[:, 1, 1] = width, height
+    matrices[:, 0, 2] = (2 * left - 1) * (1 - width)  # its centre
+    matrices[:, 1, 2] = (2 * top - 1) * (1 - height)
+    return matrices
+
+
+def _centre(stored: Size, size: Size) -> Numbers:
+    """(3, 3): the middle of a picture that is larger than the output; the same pixels as `_picked`."""
+    matrix = np.eye(3)
+    for row, (large, small) in enumerate(zip(stored[::-1], size[::-1], strict=True)):
+        matrix[row, row] = small / large
+        matrix[row, 2] = (2 * ((large - small) // 2) + small) / large - 1
+    return matrix
+
+
+def _mirrors(mirrored: NDArray[np.bool_]) -> Numbers:
+    matrices = np.tile(np.eye(3), (len(mirrored), 1, 1))
+    matrices[mirrored, 0, 0] = -1
+    return matrices
+
+
+def _whole_pixels(how: Augment, draws: Draws) -> Numbers:
+    """(2, B): how many pixels each picture moves down and across, −pad to pad."""
+    return np.floor(draws("pad", 2) * (2 * how.pad + 1)) - how.pad
+
+
+def _picked(images: Tensor, how: Augment, draws: Draws, size: Size, background: int) -> Tensor:
+    """Whole pixels only: the middle of each picture, shifted and flipped."""
+    stored = (images.shape[-2], images.shape[-1])
+    top, left = ((large - small) // 2 for large, small in zip(stored, size, strict=True))
+    if not how.pad and how.flip == "none":
+        return images[:, :, top : top + size[0], left : left + size[1]]
+    down, across = _whole_pixels(how, draws).astype(int) if how.pad else np.zeros((2, len(images)), int)
+    rows = top + np.arange(size[0]) - down[:, None]  # (B, H)
+    columns = left + np.arange(size[1]) - across[:, None]  # (B, W)
+    if how.flip != "none":
+        columns = np.where(flips(how, draws)[:, None], columns[:, ::-1], columns)
+    picked = images[
+        torch.arange(len(images))[:, None, None, None],
+        torch.arange(images.shape[1])[:, None, None],
+        torch.from_numpy(_mirrored(rows, stored[0]))[:, None, :, None],
+        torch.from_numpy(_mirrored(columns, stored[1]))[:, None, None, :],
+    ]  # (B, C, H, W)
+    if how.outside == "mirror" or not how.pad:
+        return picked
+    inside = ((rows >= 0) & (rows < stored[0]))[:, :, None] & ((columns >= 0) & (columns < stored[1]))[:, None]
+    return picked.masked_fill_(~torch.from_numpy(inside)[:, None], background)
+
+
+def _mirrored(index: NDArray[np.int64], side: int) -> NDArray[np.int64]:
+    """Into 0 … side − 1, back and forth, without seeing an edge pixel twice."""
+    there_and_back = max(2 * (side - 1), 1)
+    index = index % there_and_back
+    return np.minimum(index, there_and_back - index) if side > 1 else index

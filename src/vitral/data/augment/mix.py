@@ -1,0 +1,67 @@
+"""Pictures of a batch mixed with each other, and their labels with them: mixup and cutmix."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import betaincinv
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from vitral.data.augment.draws import Draws, Numbers
+from vitral.data.config import Augment
+
+
+def mix(
+    images: Tensor,
+    labels: Tensor,
+    classes: int,
+    how: Augment,
+    *,
+    seed: int,
+    epoch: int,
+    samples: NDArray[np.int64],
+    copies: NDArray[np.int64] | int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Images (B, C, H, W) and labels (B,) → images of the same shape, and targets (B, classes) that sum to 1.
+
+    The first picture of a batch is mixed with the last, the second with the last but one, and so on; each has its own
+    share. With both mixup and cutmix each picture gets one of them, as likely.
+    """
+    targets = one_hot(labels, classes).to(images.dtype)
+    if not (how.mixup or how.cutmix):
+        return images, targets
+    which, level, down, across = Draws(seed, epoch, samples, np.broadcast_to(copies, len(samples)))("mix", 4)
+    cut = which < 0.5 if how.mixup and how.cutmix else np.full(len(which), how.cutmix > 0)
+    share = _beta(level, np.where(cut, how.cutmix, how.mixup))  # of the picture itself
+    weights = torch.from_numpy(share).to(images).view(-1, 1, 1, 1).expand(-1, 1, *images.shape[2:])
+    if cut.any():
+        kept = _kept(share, down, across, images.shape[2], images.shape[3])  # (B, H, W)
+        share = np.where(cut, kept.mean((1, 2)), share)
+        chosen = torch.from_numpy(cut).to(images.device).view(-1, 1, 1, 1)
+        weights = torch.where(chosen, torch.from_numpy(kept).to(images)[:, None], weights)
+    own = torch.from_numpy(share).to(targets)[:, None]
+    return _mixed(images, weights), _mixed(targets, own)
+
+
+def _beta(level: Numbers, alpha: Numbers) -> Numbers:
+    """Numbers as Beta(alpha, alpha) has them, from evenly spread ones."""
+    return betaincinv(alpha, alpha, level)
+
+
+def _kept(share: Numbers, down: Numbers, across: Numbers, height: int, width: int) -> NDArray[np.bool_]:
+    """(B, H, W): all but a rectangle that has the shape of the picture, its centre anywhere, cut off at the edges."""
+    side = np.sqrt(1 - share)
+    rows = _inside(down, side, height)  # (B, H)
+    columns = _inside(across, side, width)  # (B, W)
+    return ~(rows[:, :, None] & columns[:, None, :])
+
+
+def _inside(centre: Numbers, side: Numbers, length: int) -> NDArray[np.bool_]:
+    start = np.round((centre - side / 2) * length)[:, None]
+    pixel = np.arange(length)
+    return (pixel >= start) & (pixel < start + np.round(side * length)[:, None])
+
+
+def _mixed(ours: Tensor, share: Tensor) -> Tensor:
+    """Each row with its mirror image in the batch."""
+    return (ours * share).add_(ours.flip(0).mul_(1 - share))

@@ -1,0 +1,335 @@
+"""Decode once, memory-map for ever: the pictures of a source after the first stage of the preprocessing.
+
+A pack is a folder in `packs/` of the data directory, named by what was asked (the stage) and by who is in it (names,
+sizes, times). It holds `pixels.bin`, rows of uint8, and `pack.json`, which has a checksum for each chunk of rows.
+While it is made, `progress.jsonl` has the chunks that are done: who is interrupted goes on from there, and who finds a
+chunk that is not what its checksum says makes that chunk anew. Packs may be deleted at any time.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+
+from vitral.data.decode import decode_with_facts
+from vitral.data.preprocess import Preprocess
+from vitral.data.sources import Index, Pixels, digest_of
+from vitral.errors import DataError
+from vitral.files import write_whole
+from vitral.settings import FORMAT
+
+MOST_LEFT_OUT = 0.1  # a larger share of unreadable pictures is no accident
+MOST_IN_MEMORY = 2**30  # bytes; pictures that are pixels already need no file below this
+CHUNK = 4 * 2**20  # bytes of pixels that are made, checked and told of together
+
+PIXELS, PROGRESS, DONE = "pixels.bin", "progress.jsonl", "pack.json"
+
+
+@dataclass(frozen=True)
+class Pack:
+    """All pictures of a source, decoded and resized."""
+
+    index: Index
+    images: NDArray[np.uint8] = field(repr=False)  # (samples, C, stored height, stored width)
+    left_out: Mapping[int, str]  # sample number → why it cannot be read
+    sha256: str  # the identity of the set: names, labels, splits and the bytes of every picture
+    notes: tuple[str, ...] = ()
+
+    def of(self, split: str) -> NDArray[np.int64]:
+        """The numbers of the samples in a split that can be read, in order."""
+        numbers = self.index.of(split)
+        return numbers[~np.isin(numbers, list(self.left_out))] if self.left_out else numbers
+
+    def rows(self) -> Iterator[tuple[str, str, str]]:
+        """(sample, label, split) of those that can be read, as split.csv has them."""
+        for number, row in enumerate(self.index.rows()):
+            if number not in self.left_out:
+                yield row
+
+    def left_out_rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """(sample, label, split, reason) of the others, as left-out.csv has them."""
+        if self.left_out:
+            for number, row in enumerate(self.index.rows()):
+                if number in self.left_out:
+                    yield *row, self.left_out[number]
+
+
+class Progress(NamedTuple):
+    """How far packing is."""
+
+    done: int
+    total: int
+    waiting: bool = False  # for another process that packs the same pictures
+
+
+class Chunk(NamedTuple):
+    """Some rows that are done."""
+
+    number: int
+    crc: int  # of their pixels
+    digests: bytes  # 32 a picture: sha256 of its stored bytes
+    left_out: dict[int, str]
+    deeper: int  # how many had 16 bits a channel
+
+
+def pack(index: Index, preprocess: Preprocess, directory: Path) -> Pack:
+    """Pack, or find what was packed before. `packing` does the same and tells how far it is."""
+    steps = packing(index, preprocess, directory)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: Pack = end.value
+            return made
+
+
+def packing(index: Index, preprocess: Preprocess, directory: Path) -> Generator[Progress, None, Pack]:
+    """Yields how far it is, returns the pack. `directory` is the data directory."""
+    shape = (len(index.samples), preprocess.channels, *preprocess.stored_size)
+    if isinstance(index.storage, Pixels) and np.prod(shape) <= MOST_IN_MEMORY:
+        images = np.empty(shape, np.uint8)
+        chunks = yield from _made(index, preprocess, images, {})
+    else:
+        images, chunks = yield from _on_disk(index, preprocess, directory, shape)
+    return _finished(index, images, chunks)
+
+
+def mean_and_std(
+    images: NDArray[np.uint8], numbers: NDArray[np.int64]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:  # (samples, C, H, W)
+    """Of pixel / 255, one number a channel; a channel that never changes gets a standard deviation of 1."""
+    # Exact whole-number sums over a histogram: no rounding, whatever the order or the number of pictures.
+    channels = images.shape[1]
+    counts = np.zeros((channels, 256), np.int64)
+    for start in range(0, len(numbers), 256):
+        part = images[numbers[start : start + 256]]
+        for channel in range(channels):
+            counts[channel] += np.bincount(part[:, channel].ravel(), minlength=256)
+    level = np.arange(256) / 255
+    share = counts / counts.sum(axis=1, keepdims=True)  # (C, 256)
+    mean = share @ level
+    std = np.sqrt((share * (level - mean[:, None]) ** 2).sum(axis=1))
+    return tuple(map(float, mean)), tuple(float(spread) or 1.0 for spread in std)
+
+
+# In files
+
+
+def _on_disk(
+    index: Index, preprocess: Preprocess, directory: Path, shape: tuple[int, ...]
+) -> Generator[Progress, None, tuple[NDArray[np.uint8], dict[int, Chunk]]]:
+    folder = directory / "packs" / f"{preprocess.stage}-{_key(index)}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder.with_suffix(".lock"))
+        while True:  # one process packs; others wait, and find it done
+            try:
+                lock.acquire(timeout=0.2)
+                break
+            except Timeout:
+                yield Progress(0, shape[0], waiting=True)
+        try:
+            return (yield from _packed(index, preprocess, folder, shape))
+        finally:
+            lock.release()
+    except OSError as error:
+        raise DataError(
+            f"The pictures cannot be packed into {folder.parent} ({error.strerror or error}). "
+            "Choose a place with data.directory=… or VITRAL_DATA."
+        ) from None
+
+
+def _packed(
+    index: Index, preprocess: Preprocess, folder: Path, shape: tuple[int, ...]
+) -> Generator[Progress, None, tuple[NDArray[np.uint8], dict[int, Chunk]]]:
+    pixels, size = folder / PIXELS, int(np.prod(shape))
+    told = _told(folder)
+    with pixels.open("r+b" if pixels.exists() else "w+b") as file:
+        if os.fstat(file.fileno()).st_size != size:
+            file.truncate(size)
+    images = np.memmap(pixels, np.uint8, "r", shape=shape)
+    whole = {chunk.number: chunk for chunk in told if _is_whole(chunk, images)}
+    if len(whole) < _count(shape) or not (folder / DONE).exists():
+        (folder / DONE).unlink(missing_ok=True)
+        with pixels.open("r+b", buffering=0) as file, (folder / PROGRESS).open("w", encoding="utf-8") as progress:
+            for chunk in whole.values():
+                _tell(progress, chunk)
+            whole = yield from _made(index, preprocess, images, whole, file.fileno(), progress)
+            os.fsync(file.fileno())
+        lines = [_written(chunk) for chunk in whole.values()]
+        write_whole(folder / DONE, json.dumps({"format": FORMAT, "shape": shape, "chunks": lines}) + "\n")
+        (folder / PROGRESS).unlink()
+    return images, whole
+
+
+def _key(index: Index) -> str:
+    """Who is in it: names, and what tells without reading that a picture has changed."""
+    digest = hashlib.sha256()
+    for number, sample in enumerate(index.samples):
+        digest.update(f"{_escaped(sample)}\t{index.storage.stamp(number)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _told(folder: Path) -> list[Chunk]:
+    """The chunks that are said to be done; a line that was cut off by a kill is not one."""
+    try:
+        if (folder / DONE).exists():
+            lines = json.loads((folder / DONE).read_text(encoding="utf-8"))["chunks"]
+        else:
+            lines = [json.loads(line) for line in (folder / PROGRESS).read_text(encoding="utf-8").split("\n")[:-1]]
+        return [_read(line) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _written(chunk: Chunk) -> dict[str, Any]:
+    digests = base64.b64encode(chunk.digests).decode()
+    return {**chunk._asdict(), "digests": digests, "left_out": list(chunk.left_out.items())}
+
+
+def _read(line: dict[str, Any]) -> Chunk:
+    digests = base64.b64decode(line["digests"])
+    return Chunk(line["number"], line["crc"], digests, {row: why for row, why in line["left_out"]}, line["deeper"])
+
+
+def _tell(progress: Any, chunk: Chunk) -> None:
+    progress.write(json.dumps(_written(chunk)) + "\n")
+    progress.flush()
+
+
+# In chunks
+
+
+def _rows(number: int, shape: tuple[int, ...]) -> range:
+    """The sample numbers of a chunk."""
+    each = max(1, CHUNK // int(np.prod(shape[1:])))
+    return range(number * each, min((number + 1) * each, shape[0]))
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return -(-shape[0] // max(1, len(_rows(0, shape))))
+
+
+def _is_whole(chunk: Chunk, images: NDArray[np.uint8]) -> bool:
+    rows = _rows(chunk.number, images.shape)
+    return len(chunk.digests) == 32 * len(rows) > 0 and chunk.crc == zlib.crc32(images[rows.start : rows.stop].data)
+
+
+def _made(
+    index: Index,
+    preprocess: Preprocess,
+    images: NDArray[np.uint8],
+    whole: Mapping[int, Chunk],
+    descriptor: int | None = None,
+    progress: Any = None,
+) -> Generator[Progress, None, dict[int, Chunk]]:
+    """The chunks that are not there yet, by all cores: Pillow lets other threads run while it decodes."""
+    shape = images.shape
+    chunks = dict(whole)
+    done = sum(len(_rows(number, shape)) for number in chunks)
+
+    def make(number: int) -> Chunk:
+        pixels, chunk = _chunk(index, preprocess, number, shape)
+        rows = _rows(number, shape)
+        if descriptor is None:
+            images[rows.start : rows.stop] = pixels
+        else:  # not through the memory map: on a full disk that would end the process without a word
+            _write_at(descriptor, pixels, rows.start * pixels[0].nbytes)
+        return chunk
+
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        for made in as_completed([pool.submit(make, number) for number in range(_count(shape)) if number not in whole]):
+            chunk = made.result()
+            chunks[chunk.number] = chunk
+            done += len(_rows(chunk.number, shape))
+            if progress is not None:
+                _tell(progress, chunk)
+            yield Progress(done, shape[0])
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return dict(sorted(chunks.items()))
+
+
+def _chunk(
+    index: Index, preprocess: Preprocess, number: int, shape: tuple[int, ...]
+) -> tuple[NDArray[np.uint8], Chunk]:
+    rows = _rows(number, shape)
+    if (ready := _ready(index, rows, shape)) is not None:
+        digests = b"".join(digest_of(index.storage.read(row)) for row in rows)
+        return ready, Chunk(number, zlib.crc32(ready.data), digests, {}, 0)
+    pixels = np.zeros((len(rows), *shape[1:]), np.uint8)
+    digests, left_out, deeper = b"", {}, 0
+    for place, row in enumerate(rows):
+        digest = bytes(32)
+        try:
+            content = index.storage.read(row)
+            digest = digest_of(content)
+            decoded, facts = decode_with_facts(content, name=index.samples[row], at_least=preprocess.at_least)
+            pixels[place] = preprocess.fitted(decoded, index.samples[row])
+            deeper += facts.bits == 16
+        except DataError as error:
+            left_out[row] = str(error)
+        digests += digest
+    return pixels, Chunk(number, zlib.crc32(pixels.data), digests, left_out, deeper)
+
+
+def _ready(index: Index, rows: range, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+    """Pictures that are pixels, of the right size and with the right channels: nothing is left to do to them."""
+    if not isinstance(index.storage, Pixels):
+        return None
+    _, channels, height, width = shape
+    images = index.storage.images[rows.start : rows.stop]
+    if images.shape[1:] not in ((height, width), (height, width, channels)) or (images.ndim == 3 and channels != 1):
+        return None
+    return np.ascontiguousarray(images.reshape(-1, height, width, channels).transpose(0, 3, 1, 2))
+
+
+def _write_at(descriptor: int, pixels: NDArray[np.uint8], offset: int) -> None:
+    content = pixels.data.cast("B")
+    while content:
+        written = os.pwrite(descriptor, content, offset)
+        content, offset = content[written:], offset + written
+
+
+# Together
+
+
+def _finished(index: Index, images: NDArray[np.uint8], chunks: Mapping[int, Chunk]) -> Pack:
+    left_out = {row: why for chunk in chunks.values() for row, why in chunk.left_out.items()}
+    digests = b"".join(chunk.digests for chunk in chunks.values())
+    deeper = sum(chunk.deeper for chunk in chunks.values())
+    notes = []
+    if deeper:
+        notes.append(f"{deeper:,} pictures have 16 bits a channel: the upper 8 are used.")
+    if left_out:
+        first = next(iter(left_out.values()))
+        notes.append(f"{len(left_out):,} of {len(index.samples):,} pictures cannot be read and are left out: {first}")
+    if len(left_out) > max(10, MOST_LEFT_OUT * len(index.samples)) or len(left_out) == len(index.samples):
+        raise DataError(f"{notes[-1]} That is too many: `vitral check {index.source}` names them all.")
+    made = Pack(index, images, left_out, "", tuple(notes))
+    return Pack(index, images, left_out, _identity(made, digests), tuple(notes))
+
+
+def _identity(made: Pack, digests: bytes) -> str:
+    digest = hashlib.sha256()
+    for row, words in enumerate(made.index.rows()):
+        if row not in made.left_out:
+            picture = digests[32 * row : 32 * row + 32].hex()
+            digest.update(("\t".join([*map(_escaped, words), picture]) + "\n").encode())
+    return digest.hexdigest()
+
+
+def _escaped(name: str) -> str:
+    """A name on one line: it may hold a tab or a newline of its own."""
+    return name.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")

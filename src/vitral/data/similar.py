@@ -1,0 +1,205 @@
+"""Pictures that are there twice: exact copies, and copies resized, recompressed, mirrored or cut at the edges.
+
+1. Every picture becomes a thumbnail, and identical thumbnails are paired at once.
+2. A thumbnail becomes about 70 numbers: the coarse waves of its brightness and colour, each weighted by its frequency,
+   because in photographs the slow waves are strong and much alike. Every picture is compared with every other one, and
+   with the mirror image of it, and the nearest few are candidates.
+3. The two thumbnails of a candidate are laid onto each other by the least squares of Lucas and Kanade (1981), and what
+   counts is whether the fine detail then agrees.
+
+The time grows with the square of the number of pictures. TIMING
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+SIDE = 32
+WAVES = 8  # waves across the picture in brightness; a third of that in colour, which the eye and JPEG see coarsely
+NEIGHBOURS = 8  # as many candidates for each picture
+NEAR = 0.65  # coarse similarity from which a pair is a candidate; a photograph's nearest stranger has 0.4 to 0.6
+AGREE = 0.88  # detail of copies agrees to 0.95 and more, that of other pictures hardly ever to 0.8
+
+# A handwritten 1 has dozens of doubles that nobody copied. Where even the last of the neighbours is that near, only a
+# very close match is a copy.
+CROWDED = (0.65, 0.80)  # from here the demand rises, to here
+AGREE_IN_A_CROWD = 0.985
+
+SAME_LEVEL = 40.0  # of 255: the same shape in another colour is another picture
+ROWS = 512  # of the comparison, at a time: 120 MB for 60,000 pictures
+PAIRS = 512  # laid onto each other at a time: they stay in the cache
+LARGEST_CUT = 0.15  # of half a side
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two pictures by their places in the set, `first` before `second`."""
+
+    first: int
+    second: int
+    similarity: float  # 1 is identical
+    flipped: bool  # one is the mirror image of the other
+
+
+def thumbnail(image: Image.Image) -> NDArray[np.uint8]:
+    """The whole picture, squashed into a square: (3, SIDE, SIDE)."""
+    if image.has_transparency_data:
+        # In front of grey, on which both black and white can be seen; what transparent pixels hide does not count.
+        behind = Image.new("RGBA", image.size, (128, 128, 128, 255))
+        image = Image.alpha_composite(behind, image.convert("RGBA"))
+    # Bilinear weighs neighbours smoothly: with the mean of a box, a shift by half a pixel changes the detail.
+    small = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=4)
+    return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
+
+
+def near_duplicates(
+    thumbnails: NDArray[np.uint8], progress: Callable[[int], None] = lambda rows: None
+) -> list[Pair]:  # thumbnails (n, 3, SIDE, SIDE)
+    """Pairs of pictures of which one is a copy of the other, in the order of the set.
+
+    Of several identical thumbnails, each is paired with the first, and only the first is compared with other pictures.
+    `progress` is told the number of pictures that have been compared; the check of the candidates comes after.
+    """
+    first_with: dict[bytes, int] = {}
+    same_as = [first_with.setdefault(picture.tobytes(), place) for place, picture in enumerate(thumbnails)]
+    found = [Pair(first, place, 1.0, False) for place, first in enumerate(same_as) if first != place]
+
+    different = np.array(sorted(first_with.values()), np.int64)
+    pictures = torch.from_numpy(thumbnails[different])
+    if len(pictures) > 1:
+        pairs, flipped, demand = _candidates(pictures, progress)
+        agreement = _agreement(pictures, pairs, flipped)
+        for chosen in torch.nonzero(agreement >= demand).flatten().tolist():
+            first, second = different[pairs[chosen].numpy()].tolist()
+            found.append(Pair(first, second, min(agreement[chosen].item(), 1.0), bool(flipped[chosen])))
+    progress(len(thumbnails))
+    return sorted(found, key=lambda pair: (pair.first, pair.second))
+
+
+def _candidates(pictures: Tensor, progress: Callable[[int], None]) -> tuple[Tensor, Tensor, Tensor]:
+    """Pairs (P, 2), whether they match as mirror images (P,), and how well their detail must agree (P,)."""
+    even, odd = _coarse(pictures)
+    found, last = [], []
+    table = torch.empty(min(ROWS, len(pictures)), len(pictures))  # made once: new memory would cost a third of the time
+    for start in range(0, len(pictures), ROWS):
+        rows = torch.arange(start, min(start + ROWS, len(pictures)))
+        # A mirror image has the same even waves, and the odd ones with the other sign: here is the better of the two.
+        similarity = torch.mm(odd[rows], odd.T, out=table[: len(rows)]).abs_().addmm_(even[rows], even.T)  # (rows, n)
+        similarity[torch.arange(len(rows)), rows] = -1  # a picture is not its own copy
+        nearest, places = similarity.topk(min(NEIGHBOURS, len(pictures)), dim=1)  # (rows, NEIGHBOURS)
+        row, column = torch.nonzero(nearest > NEAR, as_tuple=True)
+        found.append(torch.stack((rows[row], places[row, column]), dim=1).sort(dim=1).values)
+        last.append(nearest[:, -1])
+        progress(int(rows[-1]))
+    pairs = torch.cat(found).unique(dim=0)  # (P, 2)
+    crowd = torch.cat(last)[pairs].amax(dim=1)  # (P,)
+    flipped = (odd[pairs[:, 0]] * odd[pairs[:, 1]]).sum(dim=1) < 0
+    crowded = ((crowd - CROWDED[0]) / (CROWDED[1] - CROWDED[0])).clamp(0, 1)
+    demand = AGREE + (AGREE_IN_A_CROWD - AGREE) * crowded
+    level = _level(pictures)
+    far = (level[pairs[:, 0]] - level[pairs[:, 1]]).abs().amax(dim=1) > SAME_LEVEL
+    return pairs, flipped, demand.masked_fill(far, torch.inf)
+
+
+def _coarse(pictures: Tensor) -> tuple[Tensor, Tensor]:
+    """The waves that are even from left to right, and the odd ones: (n, about 35) each, of length 1 together."""
+    count = torch.arange(SIDE)[:WAVES, None]
+    basis = torch.cos(math.pi / SIDE * count * (torch.arange(SIDE) + 0.5))  # (WAVES, SIDE): the DCT
+    frequency = torch.hypot(count.float(), count.T.float())  # (WAVES, WAVES)
+    even, odd = [], []
+    for block in pictures.split(4096):
+        grey = _grey(block)
+        blue, red = block[:, 2] - grey, block[:, 0] - grey
+        for_brightness = (frequency > 0) & (frequency < WAVES)  # without the mean: a brighter copy is a copy
+        for_colour = (frequency > 0) & (frequency < WAVES / 3)
+        parts = [(grey, for_brightness, 1.0), (blue, for_colour, 2.0), (red, for_colour, 2.0)]
+        waves = [(basis @ plane @ basis.T * frequency * weight)[:, keep] for plane, keep, weight in parts]
+        is_odd = torch.cat([(count.T % 2 == 1).expand(WAVES, WAVES)[keep] for _, keep, _ in parts])
+        both = torch.cat(waves, dim=1)
+        both = both / both.norm(dim=1, keepdim=True).clamp_min(SIDE)  # one colour and nothing else: near 0, not noise
+        even.append(both[:, ~is_odd])
+        odd.append(both[:, is_odd])
+    return torch.cat(even), torch.cat(odd)
+
+
+def _agreement(pictures: Tensor, pairs: Tensor, flipped: Tensor) -> Tensor:
+    """How well the detail agrees when one is laid onto the other: (P,), 1 is perfectly."""
+    # Always the brighter one onto the darker one: the answer must not depend on the order of the pictures.
+    brightness = _level(pictures).sum(dim=1)
+    swap = brightness[pairs[:, 0]] > brightness[pairs[:, 1]]
+    pairs = torch.where(swap[:, None], pairs.flip(1), pairs)
+    scores = [torch.zeros(0)]
+    for start in range(0, len(pairs), PAIRS):
+        block, mirror = pairs[start : start + PAIRS], flipped[start : start + PAIRS]
+        still, moved = (
+            _grey(pictures[block[:, 0]])[:, None],
+            _grey(pictures[block[:, 1]])[:, None],
+        )  # (P, 1, SIDE, SIDE)
+        moved = torch.where(mirror[:, None, None, None], moved.flip(3), moved)
+        moved, inside = _warp(moved, _alignment(still, moved), "bicubic")
+        a, b = _detail(still) * inside, _detail(moved) * inside
+        noise = inside.sum(dim=(1, 2, 3))  # one grey level a pixel, which JPEG or rounding may add
+        energy = ((a * a).sum(dim=(1, 2, 3)) + noise) * ((b * b).sum(dim=(1, 2, 3)) + noise)
+        scores.append((a * b).sum(dim=(1, 2, 3)) / energy.sqrt())
+    return torch.cat(scores)
+
+
+def _alignment(still: Tensor, moved: Tensor) -> Tensor:
+    """Scale and shift across, scale and shift down, with which `moved` fits `still` best: (P, 4), from −1 to 1."""
+    fit = torch.tensor([1.0, 0.0, 1.0, 0.0]).repeat(len(still), 1)
+    rest = fit.clone()
+    for coarser, steps in ((2, 3), (1, 2)):  # half the size first: a blurred edge is felt from further away
+        side = SIDE // coarser
+        place = (torch.arange(side) + 0.5) * 2 / side - 1  # (side,)
+        blur = _blur(0.8, side)
+        target = blur @ F.avg_pool2d(still, coarser) @ blur.T  # (P, 1, side, side)
+        source = blur @ F.avg_pool2d(moved, coarser) @ blur.T
+        for _ in range(steps):
+            now, inside = _warp(source, fit, "bilinear")
+            middle = (target + now) / 2
+            across, down = (part * inside for part in torch.gradient(middle, spacing=2 / side, dim=(3, 2)))
+            change = torch.stack((across * place, across, down * place[:, None], down), dim=1).flatten(2)  # (P, 4, N)
+            square = change @ change.mT  # (P, 4, 4)
+            damping = 0.01 * square.diagonal(dim1=1, dim2=2).mean(dim=1) + 1e-3  # (P,): flat pictures divide by it
+            wanted = change @ ((target - now) * inside).flatten(1)[:, :, None]  # (P, 4, 1)
+            fit = fit + torch.linalg.solve(square + damping[:, None, None] * torch.eye(4), wanted)[:, :, 0]
+            fit = rest + (fit - rest).clamp(-LARGEST_CUT, LARGEST_CUT)
+    return fit
+
+
+def _warp(pictures: Tensor, fit: Tensor, mode: str) -> tuple[Tensor, Tensor]:
+    """The pictures scaled and shifted, and 1 where there was a picture: both (P, 1, side, side)."""
+    affine = torch.zeros(len(fit), 2, 3)
+    affine[:, 0, 0], affine[:, 0, 2], affine[:, 1, 1], affine[:, 1, 2] = fit.T
+    grid = F.affine_grid(affine, list(pictures.shape), align_corners=False)  # (P, side, side, 2)
+    inside = (grid.abs().amax(dim=3) <= 1)[:, None].float()
+    return F.grid_sample(pictures, grid, mode=mode, padding_mode="border", align_corners=False), inside
+
+
+def _detail(grey: Tensor) -> Tensor:
+    fine, broad = _blur(0.5, SIDE), _blur(2.0, SIDE)
+    return fine @ grey @ fine.T - broad @ grey @ broad.T
+
+
+def _blur(width: float, side: int) -> Tensor:
+    """A Gaussian of that many pixels as a matrix (side, side), to multiply with from left and right."""
+    place = torch.arange(side)
+    weight = torch.exp(-((place[:, None] - place) ** 2) / (2 * width**2))
+    weight = torch.where(weight > 1e-3, weight, 0.0)  # numbers below 10⁻³⁸ make a processor slow
+    return weight / weight.sum(dim=1, keepdim=True)
+
+
+def _grey(pictures: Tensor) -> Tensor:
+    return torch.einsum("nchw,c->nhw", pictures.float(), torch.tensor([0.299, 0.587, 0.114]))
+
+
+def _level(pictures: Tensor) -> Tensor:
+    """The mean colour: (n, 3)."""
+    return torch.cat([block.float().mean(dim=(2, 3)) for block in pictures.split(4096)])  # all at once: 1 GB of floats

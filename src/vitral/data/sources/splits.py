@@ -1,0 +1,147 @@
+"""Who learns, who validates, who tests. What the source says stands; what it leaves open is drawn here.
+
+A draw hangs on the name of a picture, the class and `data.split_seed`, and on nothing else: the same on every machine,
+and a picture that is added later moves few of the others.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitral.data.randomness import uniform
+from vitral.errors import DataError, RecipeError
+
+TEST, VALIDATION = 0.2, 0.1  # shares that are held out where nobody says
+
+
+def complete_splits(
+    splits: Sequence[str] | NDArray[np.str_],  # of SPLITS, or "" where the source does not say
+    labels: NDArray[np.int64],
+    names: Sequence[str],
+    groups: Sequence[str] | None,
+    *,
+    validation: float | Literal["auto"],
+    seed: int,
+    official: bool = False,  # an official set is not cut unless somebody asks
+) -> tuple[NDArray[np.str_], list[str]]:
+    """The split of every picture, and a sentence on each thing that was done."""
+    made = np.array(splits, dtype="U10")
+    made[made == ""] = "train"
+    given = set(np.unique(made)) - {"train"}
+    notes: list[str] = []
+    if groups is not None:
+        _one_side_each(made, groups)
+    if given == {"validation"}:
+        made[made == "validation"] = "test"
+        notes.append("There is a validation set and no test set: it is the test set, and chooses nothing.")
+    elif not given:
+        _hold_out(made, "test", TEST, labels, names, groups, seed)
+        notes.append(f"There is no test set: {TEST * 100:g} % of the pictures are held out{_how(groups)}.")
+    if "validation" in made:
+        if validation != "auto":
+            raise RecipeError(
+                f"data.validation is {validation:g}, and the source has a validation set of its own. Leave it at auto."
+            )
+        return made, notes
+    share = (0.0 if official else VALIDATION) if validation == "auto" else validation
+    if share:
+        _hold_out(made, "validation", share, labels, names, groups, seed)
+        notes.append(
+            f"There is no validation set: {share * 100:g} % of the training pictures are held out{_how(groups)}."
+        )
+    if "train" not in made:
+        raise DataError("After the split no picture is left to learn from.")
+    return made, notes
+
+
+def groups_of(names: Sequence[str], pattern: str) -> list[str]:
+    """What the pattern finds in each name: its first group in brackets, else all of the match."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise RecipeError(f"data.group_by is {pattern}, which is neither a column nor a pattern ({error}).") from None
+    found = []
+    for name in names:
+        match = compiled.search(name)
+        if match is None:
+            raise DataError(f"data.group_by is {pattern}, and finds nothing in {name}.")
+        found.append(match[1] if compiled.groups else match[0])
+    return found
+
+
+def _how(groups: Sequence[str] | None) -> str:
+    whole = "" if groups is None else " whole groups, about"
+    return f",{whole} the same share of every class"
+
+
+def _one_side_each(splits: NDArray[np.str_], groups: Sequence[str]) -> None:
+    side: dict[str, str] = {}
+    for group, split in zip(groups, splits, strict=True):
+        if side.setdefault(group, str(split)) != split:
+            raise DataError(
+                f"The group {group} (data.group_by) is in {side[group]} and in {split}: "
+                "a model would be tested on what it has learnt from. Move it to one side."
+            )
+
+
+def _hold_out(
+    splits: NDArray[np.str_],
+    word: str,
+    share: float,
+    labels: NDArray[np.int64],
+    names: Sequence[str],
+    groups: Sequence[str] | None,
+    seed: int,
+) -> None:
+    """Part of train gets another word, in place."""
+    rows = np.flatnonzero(splits == "train")
+    if groups is None:
+        chosen = _stratified(rows, share, labels, _drawn([names[int(row)] for row in rows], word, seed))
+    else:
+        chosen = _whole_groups(rows, share, labels, [groups[int(row)] for row in rows], word, seed)
+    splits[chosen] = word
+
+
+def _drawn(names: Sequence[str], word: str, seed: int) -> NDArray[np.float64]:
+    """A number from 0 to 1 for each name."""
+    digests = (hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest() for name in names)
+    keys = np.frombuffer(b"".join(digests), dtype="<i8")
+    return uniform(seed, f"split {word}", samples=keys)[:, 0]
+
+
+def _stratified(
+    rows: NDArray[np.int64], share: float, labels: NDArray[np.int64], drawn: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """The rows with the smallest numbers of each class: at least one, unless it is the last."""
+    order = rows[np.lexsort((drawn, labels[rows]))]
+    chosen = []
+    for members in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
+        count = min(max(1, round(share * len(members))), len(members) - 1)
+        chosen.append(members[:count])
+    return np.concatenate(chosen)
+
+
+def _whole_groups(
+    rows: NDArray[np.int64], share: float, labels: NDArray[np.int64], groups: Sequence[str], word: str, seed: int
+) -> NDArray[np.int64]:
+    """Groups, from the largest to the smallest, each taken if that brings the classes closer to their share."""
+    names, number = np.unique(np.array(groups), return_inverse=True)
+    if len(names) < 2:
+        raise DataError(f"All pictures are of one group ({names[0]}, data.group_by): nothing can be held out.")
+    held = np.zeros((len(names), int(labels.max()) + 1))
+    np.add.at(held, (number, labels[rows]), 1)  # (groups, classes): pictures
+    missing = held.sum(axis=0) * share
+    order = np.lexsort((_drawn([str(name) for name in names], word, seed), -held.sum(axis=1)))
+    chosen = []
+    for group in order:
+        after = missing - held[group]
+        if np.square(after).sum() < np.square(missing).sum():
+            chosen.append(group)
+            missing = after
+    if not chosen:  # every group is larger than the share: the smallest will do
+        chosen = [order[-1]]
+    return rows[np.isin(number, chosen)]

@@ -1,0 +1,109 @@
+"""A CSV or JSONL file: a path and a label a line, and a split where there is one."""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitral.data.sources.layout import SPLIT_WORDS
+from vitral.errors import DataError
+
+ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
+
+PATH = ("path", "file", "filename", "image", "filepath", "image_path", "file_name")
+LABEL = ("label", "class", "category", "target", "class_name")
+SPLIT = ("split", "set", "subset", "fold")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Its columns, one entry a line."""
+
+    paths: list[str]
+    classes: list[str]
+    splits: list[str]  # of SPLITS, or "" where no column says
+    groups: list[str] | None  # the column of data.group_by
+
+
+def read_table(path: Path, group_by: str) -> Table:
+    """All lines. `group_by` names a column, or does not: then it is a pattern, and not for us."""
+    lines = _csv_lines(path) if path.suffix.lower() in (".csv", ".tsv") else _json_lines(path)
+    paths: list[str] = []
+    classes: list[str] = []
+    splits: list[str] = []
+    groups: list[str] = []
+    columns: dict[str, str | None] = {}
+    known: dict[str, str] = {}  # one string for each label, split and group, however many lines name it
+    try:
+        for number, row in lines:
+            if not columns:
+                columns = {"path": _column(row, PATH, path), "label": _column(row, LABEL, path)}
+                columns["split"] = next((name for name in row if name.lower() in SPLIT), None)
+                columns["group"] = group_by if group_by in row else None
+            where = f"{path}, line {number}"
+            paths.append(_text(row, columns["path"], where))
+            label = _text(row, columns["label"], where)
+            classes.append(known.setdefault(label, label))
+            splits.append(_split(row, columns["split"], where))
+            if columns["group"]:
+                group = _text(row, columns["group"], where)
+                groups.append(known.setdefault(group, group))
+    except (UnicodeDecodeError, csv.Error, OSError) as error:
+        raise DataError(f"{path} cannot be read as a table ({error}).") from None
+    if not paths:
+        raise DataError(f"{path} has no lines: a line for each picture is expected, with a path and a label.")
+    return Table(paths, classes, splits, groups if columns["group"] else None)
+
+
+def _csv_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        file.seek(0)
+        delimiter = max(",;\t", key=first.count)
+        reader = csv.DictReader(file, delimiter=delimiter)
+        for row in reader:
+            if None in row:
+                raise DataError(f"{path}, line {reader.line_num} has more columns than the first line names.")
+            yield reader.line_num, row
+
+
+def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    with path.open(encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path}, line {number} is not JSON ({error}).") from None
+            if not isinstance(row, dict):
+                raise DataError(f'{path}, line {number} is not a table such as {{"path": "a.jpg", "label": "cat"}}.')
+            yield number, row
+
+
+def _column(row: dict[str, Any], words: tuple[str, ...], path: Path) -> str:
+    found = [name for name in row if name.lower() in words]
+    if len(found) != 1:
+        has = f"has {' and '.join(found)}" if found else f"has only {', '.join(map(str, row))}"
+        raise DataError(f"{path} needs one column {words[0]} (or {', '.join(words[1:4])}), and {has}.")
+    return found[0]
+
+
+def _text(row: dict[str, Any], column: str | None, where: str) -> str:
+    value = row.get(column or "")
+    if isinstance(value, list | dict):
+        raise DataError(f"{where}: {column} is a list. A picture with several labels cannot be learnt from yet.")
+    if value is None or str(value) == "":
+        raise DataError(f"{where}: {column} is empty.")
+    return str(value)
+
+
+def _split(row: dict[str, Any], column: str | None, where: str) -> str:
+    if column is None:
+        return ""
+    word = str(row.get(column) or "train").lower()
+    if word not in SPLIT_WORDS:
+        raise DataError(f"{where}: {column} is {word}, and should be one of {', '.join(SPLIT_WORDS)}.")
+    return SPLIT_WORDS[word]

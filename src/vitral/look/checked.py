@@ -1,0 +1,159 @@
+"""What `vitral check` found, as pictures."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vitral.data.check import Finding, Report
+from vitral.data.config import Augment
+from vitral.data.decode import decode
+from vitral.data.preprocess import Preprocess
+from vitral.data.sources import SPLITS, Index
+from vitral.errors import DataError
+from vitral.look.figures import BLUE, GREY, ORANGE, RED, figure
+from vitral.look.sheets import COLUMNS, TILE, Section, Tile, as_picture, write_sheet
+
+MOST_CLASSES = 100  # sheets of classes
+COLOURS = {"train": ORANGE, "validation": BLUE, "test": RED}
+
+
+def draw(report: Report, folder: Path) -> list[Path]:
+    """All sheets, into a folder; the paths of what was drawn."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = [folder / "overview.png", folder / "sizes.png"]
+    overview(report, drawn[0])
+    sizes(report, drawn[1])
+    if any(finding.samples for finding in report.findings):
+        drawn.append(folder / "findings.png")
+        findings(report, drawn[-1])
+    (folder / "classes").mkdir(exist_ok=True)
+    for label, name in enumerate(report.index.class_names[:MOST_CLASSES]):
+        word = re.sub(r"[^\w-]+", "_", name)[:40]
+        drawn.append(folder / "classes" / f"{label:03}-{word}.png")
+        of_class(report, label, drawn[-1])
+    return drawn
+
+
+def overview(report: Report, path: Path) -> None:
+    """A row a class."""
+    index, counts = report.index, report.counts
+    sections = []
+    for label, name in enumerate(index.class_names[:30]):
+        numbers = _spread(np.flatnonzero(index.labels == label), COLUMNS)
+        told = ", ".join(f"{count:,} {split}" for split, count in zip(SPLITS, counts[label], strict=True) if count)
+        tiles = [[_tile(report, int(number), named=False)] for number in numbers]
+        sections.append(Section(name, told, tiles))
+    shown = "" if len(index.class_names) <= 30 else ", the first 30 of them here"
+    what = f"{len(index.samples):,} pictures of {len(index.class_names)} classes{shown}."
+    write_sheet(path, f"{index.source}", what, sections)
+
+
+def of_class(report: Report, label: int, path: Path) -> None:
+    """Pictures of one class, spread evenly over all that there are."""
+    index = report.index
+    sections = []
+    for split in SPLITS:
+        members = index.of(split)
+        members = members[index.labels[members] == label]
+        if len(members):
+            shown = _spread(members, 3 * COLUMNS)
+            which = "all of them" if len(shown) == len(members) else f"{len(shown)} of {len(members):,}"
+            sections.append(Section(split, which, [[_tile(report, int(number))] for number in shown]))
+    write_sheet(path, index.class_names[label], f"A class of {index.source}.", sections)
+
+
+def findings(report: Report, path: Path) -> None:
+    """What was found, in the order of the report; of each kind a few."""
+    sections = []
+    for finding in report.findings:
+        if finding.samples:
+            groups = [[_tile(report, number) for number in group[:4]] for group in _chosen(finding)]
+            more = len(finding.samples) - len(groups)
+            text = finding.advice + (f" ({more:,} more are in findings.csv.)" if more else "")
+            sections.append(Section(("! " if finding.serious else "") + finding.what, text, groups))
+    write_sheet(
+        path, f"What was found in {report.index.source}", "Under each picture: its name, split and class.", sections
+    )
+
+
+def sizes(report: Report, path: Path) -> None:
+    """Width against height, and what a square crop cuts away."""
+    found = report.sizes
+    with figure(path, 7.5, 5, "Sizes", f"Width and height of {len(found):,} pictures; dashed: square.") as drawn:
+        axes = drawn.subplots()
+        if not len(found):
+            return
+        places, counts = np.unique(found, axis=0, return_counts=True)
+        most = counts.max()
+        axes.scatter(places[:, 0], places[:, 1], s=12 + 240 * counts / most, color=BLUE, alpha=0.45, linewidths=0)
+        top = found.max() * 1.08
+        axes.plot([0, top], [0, top], "--", color=GREY, linewidth=1)
+        axes.set(xlabel="width, pixels", ylabel="height, pixels", xlim=(0, top), ylim=(0, top))
+        axes.grid(True)
+        width, height = places[counts.argmax()]
+        told = f"largest dot: {most:,} of {width} × {height}"
+        axes.text(0.98, 0.04, told, transform=axes.transAxes, ha="right", fontsize=9)
+
+
+def augmented(index: Index, preprocess: Preprocess, how: Augment, seed: int, path: Path) -> None:
+    """What the model will see: a row a picture, first as it is, then in one epoch after another."""
+    import torch
+
+    from vitral.data.augment import augment, mix
+
+    numbers = _spread(index.of("train"), 8)
+    numbers = np.array([number for number in numbers if _readable(index, number)])
+    stored = np.stack([preprocess.stored(index.storage.read(int(number))) for number in numbers])
+    columns = [preprocess.centre(stored)]
+    for epoch in range(COLUMNS - 1):
+        keys: Any = {"seed": seed, "epoch": epoch, "samples": numbers}
+        images = augment(
+            torch.from_numpy(stored), how, size=preprocess.image_size, background=preprocess.background, **keys
+        )
+        if how.mixup or how.cutmix:
+            labels = torch.from_numpy(index.labels[numbers])
+            images, _ = mix(images, labels, len(index.class_names), how, **keys)
+        columns.append(images.round().clamp(0, 255).byte().numpy())
+    heads = ["as it is", *(f"epoch {epoch + 1}" for epoch in range(COLUMNS - 1))]
+    groups = [
+        [Tile(as_picture(column[row]), head if row == 0 else "")]
+        for row in range(len(numbers))
+        for head, column in zip(heads, columns, strict=True)
+    ]
+    height, width = preprocess.image_size
+    what = f"{index.source} at {width} × {height}: as it is, and as the model sees it in seven epochs."
+    write_sheet(path, "What the model will see", what, [Section("", "", groups)])
+
+
+def _readable(index: Index, number: int) -> bool:
+    try:
+        decode(index.storage.read(int(number)))
+        return True
+    except DataError:
+        return False
+
+
+def _tile(report: Report, number: int, named: bool = True) -> Tile:
+    index, split = report.index, str(report.index.splits[number])
+    image = None
+    if not report.seen[number].error:
+        decoded = decode(index.storage.read(number), at_least=(2 * TILE, 2 * TILE))
+        image = decoded if not isinstance(decoded, np.ndarray) else as_picture(decoded.transpose(2, 0, 1))
+    if not named:
+        return Tile(image)
+    name = index.samples[number].rpartition("/")[2]
+    return Tile(image, name, f"{split}, {index.class_names[index.labels[number]]}", COLOURS[split])
+
+
+def _spread(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """As many of them, evenly."""
+    return numbers[np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(int))]
+
+
+def _chosen(finding: Finding) -> list[tuple[int, ...]]:
+    most = 2 * COLUMNS if len(finding.samples[0]) == 1 else COLUMNS
+    places = np.unique(np.linspace(0, len(finding.samples) - 1, min(most, len(finding.samples))).astype(int))
+    return [finding.samples[place] for place in places]
