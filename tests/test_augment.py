@@ -147,10 +147,17 @@ def threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("policy", ["none", "three", "trivial", {"kind": "rand", "operations": 3, "magnitude": 15}])
-@pytest.mark.parametrize("outside", ["background", "mirror"])
+@pytest.mark.parametrize(
+    ("policy", "outside"),
+    [
+        ("none", "mirror"),
+        ("three", "background"),
+        ("trivial", "mirror"),
+        ({"kind": "rand", "operations": 3, "magnitude": 15}, "background"),
+    ],
+)
 def test_neighbours_batch_size_and_threads_change_no_bit(
-    policy: Any, outside: Any, threads: Callable[[int], None]
+    policy: Any, outside: str, threads: Callable[[int], None]
 ) -> None:
     for images, size in ((pictures(64, 3, 13, 11), (12, 10)), (pictures(3, 3, 226, 224), (224, 224))):
         for how in (EVERYTHING, Augment(pad=3, flip="alternating", blur=1), Augment(rotate=30)):
@@ -263,10 +270,9 @@ def test_flips_alternate() -> None:
 def test_whole_pixels_stay_what_they_are() -> None:
     images = pictures(64, 1, 5, 6) // 2
     for outside in ("background", "mirror"):
-        moved = augmented(images, Augment(pad=2, outside=outside), background=200)
-        wide = np.pad(images.numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)), "reflect") if outside == "mirror" else None
-        if wide is None:
-            wide = np.pad(images.numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)), constant_values=200)
+        moved = augmented(images, Augment.read({"pad": 2, "outside": outside}), background=200)
+        ways: dict[str, Any] = {"mirror": {"mode": "reflect"}, "background": {"constant_values": 200}}
+        wide = np.pad(images.numpy(), ((0, 0), (0, 0), (2, 2), (2, 2)), **ways[outside])
         places = [
             [(y, x) for y in range(5) for x in range(5) if np.array_equal(old[0, y : y + 5, x : x + 6], new[0].numpy())]
             for old, new in zip(wide, moved, strict=True)

@@ -185,7 +185,8 @@ def test_arrays_pillow_pictures_and_files_give_the_same_input(tmp_path: Path, ph
     ("array", "sentence"),
     [
         (np.zeros((8, 8)), "float64 and shape"),
-        (np.zeros((8, 8, 2), np.uint8), r"shape \(8, 8, 2\)"),
+        (np.zeros((8, 8, 600), np.uint8), "has 600 channels"),
+        (np.zeros((8, 8, 2, 2), np.uint8), r"shape \(8, 8, 2, 2\)"),
         (np.zeros((0, 8), np.uint8), r"shape \(0, 8\)"),
     ],
 )

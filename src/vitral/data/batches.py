@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -18,6 +18,7 @@ from vitral.data.config import Augment
 from vitral.data.pack import Pack
 from vitral.data.preprocess import Preprocess
 from vitral.data.randomness import permutation
+from vitral.data.threads import one_core_each
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Batches:
                 asked = time.perf_counter()
                 batch = self._batch(*place)
                 yield step, replace(batch, waited=time.perf_counter() - asked)
-        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="batches")
+        pool = one_core_each(self.workers)
         ahead: deque[tuple[int, Future[Batch]]] = deque()
         try:
             while True:

@@ -1,9 +1,7 @@
 """What is wrong with these pictures: each is opened, looked at and compared with all others, before anyone trains."""
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,6 +13,7 @@ from vitral.data.decode import Decoded, Facts, decode_with_facts
 from vitral.data.pack import MOST_LEFT_OUT
 from vitral.data.similar import SIDE, near_duplicates, thumbnail
 from vitral.data.sources import SPLITS, Index, digest_of
+from vitral.data.threads import one_core_each
 from vitral.errors import DataError
 from vitral.settings import FORMAT
 
@@ -116,7 +115,7 @@ def check(index: Index, progress: Callable[[str, int, int], None] = lambda what,
     """Look at every picture of a source, and compare them. `progress` is told what is being done and how far it is."""
     total = len(index.samples)
     seen: list[Seen] = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with one_core_each() as pool:
         for start in range(0, total, BLOCK):
             seen += pool.map(lambda number: _look(index, number), range(start, min(start + BLOCK, total)))
             progress("looking at pictures", len(seen), total)
@@ -125,7 +124,7 @@ def check(index: Index, progress: Callable[[str, int, int], None] = lambda what,
     pairs: list[tuple[int, int]] = []
     if compared and readable:
         thumbnails = np.stack([one.thumbnail for one in seen if one.thumbnail is not None])
-        found = near_duplicates(thumbnails, lambda done: progress("comparing them", done, len(readable)))
+        found = near_duplicates(thumbnails, progress)
         pairs = [(readable[pair.first], readable[pair.second]) for pair in found]
     return Report(index, seen, list(_findings(index, seen, pairs)), compared)
 
@@ -205,7 +204,7 @@ def _alike(
         yield Finding(
             f"{prefix}leak",
             serious,
-            f"{_pictures(len(leaks))} {_are(len(leaks))} {word} on two sides of the split: {told}.",
+            f"{_groups(leaks)} {_are(len(leaks))} {word} on two sides of the split: {told}.",
             "What is tested must not have been learnt: keep each on one side. Where they show one scene or patient, "
             "data.group_by keeps them together.",
             leaks,
@@ -214,7 +213,7 @@ def _alike(
         yield Finding(
             f"{prefix}two-labels",
             serious and not prefix,
-            f"{_pictures(len(labels))} {_are(len(labels))} {word} under two labels.",
+            f"{_groups(labels)} {_are(len(labels))} {word} under two labels.",
             "Decide for one label each, and remove the other copy.",
             labels,
         )
@@ -222,7 +221,7 @@ def _alike(
         yield Finding(
             f"{prefix}copies",
             False,
-            f"{_pictures(len(rest))} {_are(len(rest))} there more than once, {word}.",
+            f"{_groups(rest)} {_are(len(rest))} {word}, in one split and class.",
             "Remove the copies: they count twice and teach nothing new.",
             rest,
         )
@@ -286,15 +285,15 @@ def _odd(seen: Sequence[Seen]) -> Iterable[Finding]:
         groups: dict[str, list[int]] = defaultdict(list)
         for number, one in enumerate(seen):
             if one.facts:
-                groups[f"{word} {getattr(one.facts, word)}"].append(number)
+                groups[str(getattr(one.facts, word))].append(number)
         for name, members in groups.items():
-            if len(groups) > 1 and len(members) <= most:
+            if len(members) <= most and name not in ("L", "RGB"):  # grey and colour are told of below
                 odd |= dict.fromkeys(members, name)
     plain = [number for number, one in enumerate(seen) if one.plain > 0.6]
     if len(plain) <= most:
         odd |= dict.fromkeys(plain, "mostly one colour")
     if odd:
-        kinds = ", ".join(f"{count} {name}" for name, count in Counter(odd.values()).most_common(4))
+        kinds = ", ".join(f"{count:,} {name}" for name, count in Counter(odd.values()).most_common(4))
         yield Finding(
             "odd",
             False,
@@ -357,6 +356,11 @@ def _sides(index: Index, group: tuple[int, ...]) -> int:
 
 def _pictures(count: int) -> str:
     return "1 picture" if count == 1 else f"{count:,} pictures"
+
+
+def _groups(alike: Sequence[tuple[int, ...]]) -> str:
+    noun = "pair" if all(len(group) == 2 for group in alike) else "group"
+    return f"{len(alike):,} {noun}{'s' if len(alike) > 1 else ''} of pictures"
 
 
 def _are(count: int) -> str:

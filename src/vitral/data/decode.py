@@ -5,11 +5,13 @@ to 8 and never clipped, palettes are looked up, CMYK is converted, of an animati
 out is a Pillow picture in mode L, LA, RGB or RGBA; or an array (H, W, bands) where the channels are no colours.
 """
 
+import math
 import struct
 import zlib
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -23,14 +25,18 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".
 MOST_PIXELS = 250_000_000  # Pillow warns at 89 million; a large scan is fine, a bomb of 20,000 × 20,000 is not
 MOST_BYTES = 2**30  # of one file
 MOST_CHANNELS = 512
+MOST_VALUES = 4 * MOST_PIXELS  # of one picture, all its channels together
 
 # What Pillow raises for a damaged file depends on the format and on where it is damaged.
 DAMAGE = (
     OSError,
     ValueError,
+    TypeError,
     SyntaxError,
+    TokenError,
     EOFError,
     IndexError,
+    MemoryError,
     struct.error,
     zlib.error,
     Image.DecompressionBombError,
@@ -110,7 +116,7 @@ def read_file(path: Path, name: str = "") -> bytes:
     except PermissionError:
         raise DataError(f"{name} may not be read by this user.") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{name} cannot be read ({error}).") from None
+        raise DataError(f"{name} cannot be read ({getattr(error, 'strerror', None) or error}).") from None
     if len(content) > MOST_BYTES:
         raise DataError(f"{name} has more than {MOST_BYTES // 2**20} MiB, which is too much for one picture.")
     return content
@@ -210,14 +216,14 @@ def _is_bands(image: Image.Image) -> bool:
     return 0 in (extra if isinstance(extra, tuple) else (extra,)) and tags.get(_PHOTOMETRIC) != _CMYK
 
 
-def _from_bands(content: bytes, name: str) -> tuple[NDArray[np.uint8], Facts]:
+def _from_bands(content: bytes, name: str) -> tuple[Decoded, Facts]:
     import tifffile  # 0.15 s that a folder of JPEGs does without
 
     try:
         with tifffile.TiffFile(BytesIO(content)) as file:
             page = file.pages.first
             _check_size(page.imagewidth, page.imagelength, name)
-            _check_channels(page.samplesperpixel, name)
+            _check_channels(page.samplesperpixel, page.imagewidth * page.imagelength, name)
             values = page.asarray()
             planar = page.axes.startswith("S")
     except DataError:
@@ -226,26 +232,26 @@ def _from_bands(content: bytes, name: str) -> tuple[NDArray[np.uint8], Facts]:
         raise DataError(f"{name} is a TIFF that cannot be read ({error}).") from None
     if planar:
         values = np.moveaxis(values, 0, -1)  # (bands, H, W) → (H, W, bands)
-    return _bands(values, name, "TIFF")
+    return _from_array(values, name) if values.ndim == 2 else _bands(values, name, "TIFF")
 
 
 def _from_npy(content: bytes, name: str) -> tuple[Decoded, Facts]:
     file = BytesIO(content)
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape = read_header(file)[0]  # before anything of that size is made
-    if len(shape) in (2, 3):
-        _check_size(shape[1], shape[0], name)
+    shape, _, dtype = read_header(file)
+    _check_array(shape, dtype, name)
+    if math.prod(shape) * dtype.itemsize > len(content):  # before anything of that size is made
+        raise DataError(f"{name} is cut off: an array of shape {shape} is longer.")
     values = np.load(BytesIO(content), allow_pickle=False)
     if values.ndim == 3 and values.shape[2] not in (1, 3):
-        _check_channels(values.shape[2], name)
         return _bands(values, name, "NPY")
     return _from_array(values, name)
 
 
 def _bands(values: NDArray[Any], name: str, kind: str) -> tuple[NDArray[np.uint8], Facts]:
     """(H, W, bands), 8 or 16 bits."""
-    _check_array(values, values.ndim == 3, name)
+    _check_array(values.shape, values.dtype, name)
     height, width, channels = values.shape
     facts = Facts(kind, width, height, "bands", 8 * values.dtype.itemsize, channels)
     values = _scale_16_to_8(values) if values.dtype == np.uint16 else values
@@ -255,7 +261,7 @@ def _bands(values: NDArray[Any], name: str, kind: str) -> tuple[NDArray[np.uint8
 def _from_array(array: NDArray[Any], name: str) -> tuple[Decoded, Facts]:
     if array.ndim == 3 and array.shape[2] not in (1, 3, 4):
         return _bands(array, name, "array")
-    _check_array(array, array.ndim in (2, 3), name)
+    _check_array(array.shape, array.dtype, name)
     channels = 1 if array.ndim == 2 or array.shape[2] == 1 else 3
     facts = Facts("array", array.shape[1], array.shape[0], "", 8 * array.dtype.itemsize, channels)
     if array.dtype == np.uint16:
@@ -263,19 +269,21 @@ def _from_array(array: NDArray[Any], name: str) -> tuple[Decoded, Facts]:
     return Image.fromarray(np.ascontiguousarray(array[:, :, 0] if array.shape[2:] == (1,) else array)), facts
 
 
-def _check_array(array: NDArray[Any], shape_is_right: bool, name: str) -> None:
-    if array.dtype not in (np.uint8, np.uint16) or not shape_is_right or array.size == 0:
+def _check_array(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
+    if dtype not in (np.uint8, np.uint16) or len(shape) not in (2, 3) or min(shape) < 1:
         raise DataError(
-            f"{name} is an array of {array.dtype} and shape {array.shape}, which is not a picture. "
+            f"{name} is an array of {dtype} and shape {shape}, which is not a picture. "
             "Give uint8 (0 to 255) or uint16 (0 to 65,535), shaped (H, W) or (H, W, channels)."
         )
-    if array.ndim == 3:
-        _check_channels(array.shape[2], name)
+    _check_size(shape[1], shape[0], name)
+    _check_channels(shape[2] if len(shape) == 3 else 1, shape[1] * shape[0], name)
 
 
-def _check_channels(channels: int, name: str) -> None:
+def _check_channels(channels: int, pixels: int, name: str) -> None:
     if channels > MOST_CHANNELS:
         raise DataError(f"{name} has {channels} channels (the last axis): more than {MOST_CHANNELS} are not read.")
+    if channels * pixels > MOST_VALUES:
+        raise DataError(f"{name} has {channels} channels of {pixels:,} pixels: so many could fill the memory.")
 
 
 def _scale_16_to_8(values: NDArray[Any]) -> NDArray[np.uint8]:

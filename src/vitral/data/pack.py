@@ -12,7 +12,7 @@ import json
 import os
 import zlib
 from collections.abc import Generator, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from vitral.data.decode import decode_with_facts
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import Index, Pixels, digest_of
+from vitral.data.threads import one_core_each
 from vitral.errors import DataError
 from vitral.files import write_whole
 from vitral.settings import FORMAT
@@ -247,7 +248,7 @@ def _made(
             _write_at(descriptor, pixels, rows.start * pixels[0].nbytes)
         return chunk
 
-    pool = ThreadPoolExecutor(os.cpu_count())
+    pool = one_core_each()
     try:
         for made in as_completed([pool.submit(make, number) for number in range(_count(shape)) if number not in whole]):
             chunk = made.result()
@@ -311,10 +312,13 @@ def _finished(index: Index, images: NDArray[np.uint8], chunks: Mapping[int, Chun
     deeper = sum(chunk.deeper for chunk in chunks.values())
     notes = []
     if deeper:
-        notes.append(f"{deeper:,} pictures have 16 bits a channel: the upper 8 are used.")
+        have = "1 picture has" if deeper == 1 else f"{deeper:,} pictures have"
+        notes.append(f"{have} 16 bits a channel: the upper 8 are used.")
     if left_out:
         first = next(iter(left_out.values()))
-        notes.append(f"{len(left_out):,} of {len(index.samples):,} pictures cannot be read and are left out: {first}")
+        are = "is" if len(left_out) == 1 else "are"
+        total = len(index.samples)
+        notes.append(f"{len(left_out):,} of {total:,} pictures cannot be read and {are} left out: {first}")
     if len(left_out) > max(10, MOST_LEFT_OUT * len(index.samples)) or len(left_out) == len(index.samples):
         raise DataError(f"{notes[-1]} That is too many: `vitral check {index.source}` names them all.")
     made = Pack(index, images, left_out, "", tuple(notes))

@@ -72,6 +72,17 @@ def _rows(section: Section) -> list[list[Sequence[Tile]]]:
     return rows
 
 
+def _wrapped(text: str) -> list[str]:
+    """Words in lines that fit the sheet."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and _font(12, False).getlength(f"{lines[-1]} {word}") <= WIDTH - 2 * MARGIN:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
 def _lines(section: Section) -> int:
     """Of text below the tiles."""
     tiles = [tile for group in section.groups for tile in group]
@@ -79,7 +90,7 @@ def _lines(section: Section) -> int:
 
 
 def _height(section: Section) -> int:
-    head = (26 if section.heading else 0) + (22 if section.text else 0)
+    head = (26 if section.heading else 0) + 17 * len(_wrapped(section.text)) + (5 if section.text else 0)
     return head + len(_rows(section)) * (TILE + 16 * _lines(section) + GAP + 4) + 18
 
 
@@ -88,9 +99,10 @@ def _draw(sheet: Image.Image, pen: ImageDraw.ImageDraw, section: Section, top: i
     if section.heading:
         _line(pen, (MARGIN, top), section.heading, 15, INK, bold=True, room=WIDTH - 2 * MARGIN)
         top += 26
-    if section.text:
-        _line(pen, (MARGIN, top - 2), section.text, 12, "#555B63", room=WIDTH - 2 * MARGIN)
-        top += 22
+    for line in _wrapped(section.text):
+        _line(pen, (MARGIN, top - 2), line, 12, "#555B63", room=WIDTH - 2 * MARGIN)
+        top += 17
+    top += 5 if section.text else 0
     tall = TILE + 16 * _lines(section)
     for row in _rows(section):
         left = MARGIN

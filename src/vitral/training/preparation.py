@@ -114,6 +114,11 @@ def complete(config: ViTConfig, index: Index) -> ViTConfig:
     if config.head.kind == "none":
         raise RecipeError("model.head none gives no logits to learn by: set model.head=linear or mlp.")
     channels = config.channels or index.channels
+    if channels != index.channels and not {channels, index.channels} <= {1, 3}:  # grey and colour become each other
+        raise RecipeError(
+            f"model.channels is {channels}, and the pictures of {index.source} have {index.channels}. "
+            f"Set model.channels={index.channels}, or 0 to take what the data has."
+        )
     return ViTConfig.read({**config.write(), "classes": classes, "channels": channels}, "model.")
 
 

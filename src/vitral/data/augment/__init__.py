@@ -8,6 +8,7 @@ What happens to a picture is a function of seed, epoch, sample and copy, to the 
 the other pictures in it, or the number of threads. `mix` is the exception, as it must be: it looks at a neighbour.
 """
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitral.data.augment import colour
-from vitral.data.augment.draws import Draws
+from vitral.data.augment.draws import Draws, Numbers
 from vitral.data.augment.erase import erase
 from vitral.data.augment.geometry import Size, affine_matrices, place
 from vitral.data.augment.mix import mix
@@ -25,8 +26,8 @@ from vitral.data.config import Augment
 
 __all__ = ["affine_matrices", "augment", "mix"]
 
-# Numbers in a piece of the batch: few enough to stay in the cache of a core from one operation to the next.
-PIECE = 2**20
+# Numbers in a piece of the batch: enough that drawing for it costs little, few enough that its memory is used again.
+PIECE = 2**21
 
 
 def augment(
@@ -52,19 +53,26 @@ def augment(
         augmented[rows] = _augmented(images[rows], how, draws.rows(rows), size, background)
 
     each = max(1, PIECE // max(images[:1].numel(), 1))
-    pieces = [slice(start, start + each) for start in range(0, len(images), each)]
+    _share_out(piece, [slice(start, start + each) for start in range(0, len(images), each)])
+    return augmented
+
+
+def _share_out(piece: Callable[[slice], None], pieces: list[slice]) -> None:
+    """Do all the pieces, as many at a time as torch has threads, each with one thread.
+
+    Torch would share out every small operation and wait for both halves of it: where the other core is busy, that is
+    8 ms for what takes 0.02.
+    """
     threads = torch.get_num_threads()
     if threads == 1:
         for rows in pieces:
             piece(rows)
-        return augmented
-    # A piece is the work of one thread. Torch would share out every small operation and wait for both halves of it:
-    # where the other core is busy that is 8 ms for what takes 0.02. The setting holds in the thread that makes it, and
-    # in those that begin after it: hence the last line.
-    with ThreadPoolExecutor(min(threads, len(pieces)), initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        list(pool.map(piece, pieces))
-    torch.set_num_threads(threads)
-    return augmented
+        return
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            list(pool.map(piece, pieces))
+    finally:
+        torch.set_num_threads(threads)  # the other calls were about their own threads, and about those that begin later
 
 
 def _augmented(images: Tensor, how: Augment, draws: Draws, size: Size, background: int) -> Tensor:
@@ -75,23 +83,17 @@ def _augmented(images: Tensor, how: Augment, draws: Draws, size: Size, backgroun
         one.colours(images)
     if how.policy.kind == "three":
         three(images, draws)
-    images = _jittered(images, how, draws)
+    _jitter(images, how, draws)
     if how.erase:
         erase(images, how.erase, draws)
     return images
 
 
-def _jittered(images: Tensor, how: Augment, draws: Draws) -> Tensor:
-    """The settings that are about colour, in a fixed order. The last three happen to a share of the pictures."""
-    light, contrast, saturation, hue = 2 * draws("jitter", 4) - 1  # each −1 to 1
-    if how.brightness:
-        images = colour.brightness(images, 1 + light * how.brightness)
-    if how.contrast:
-        images = colour.contrast(images, 1 + contrast * how.contrast)
-    if how.saturation:
-        images = colour.saturation(images, 1 + saturation * how.saturation)
-    if how.hue:
-        images = colour.hue(images, hue * how.hue)
+def _jitter(images: Tensor, how: Augment, draws: Draws) -> None:
+    """The settings that are about colour, in this order, in place. The last three happen to a share of the pictures."""
+    reach = np.array([how.brightness, how.contrast, how.saturation, how.hue])[:, None]
+    if reach.any():
+        change(images, np.ones(len(images), bool), _jittered, *((2 * draws("jitter", 4) - 1) * reach))
     if how.grayscale:
         change(images, draws("grayscale", 1)[0] < how.grayscale, colour.grayscale)
     if how.blur:
@@ -100,4 +102,12 @@ def _jittered(images: Tensor, how: Augment, draws: Draws) -> Tensor:
     if how.solarize:
         chosen = draws("solarize", 1)[0]
         change(images, chosen < how.solarize, colour.solarize, np.full_like(chosen, 128))
+
+
+def _jittered(images: Tensor, *by: Numbers) -> Tensor:
+    """Four changes, 0 for none. One after the other for a picture: it stays in the cache meanwhile."""
+    operations = (colour.brightness, colour.contrast, colour.saturation, colour.hue)
+    for operation, amount, none in zip(operations, by, (1, 1, 1, 0), strict=True):
+        if np.any(amount):
+            images = operation(images, none + amount)
     return images

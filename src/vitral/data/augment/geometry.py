@@ -161,29 +161,42 @@ def _whole_pixels(how: Augment, draws: Draws) -> Numbers:
 
 def _picked(images: Tensor, how: Augment, draws: Draws, size: Size, background: int) -> Tensor:
     """Whole pixels only: the middle of each picture, shifted and flipped."""
-    stored = (images.shape[-2], images.shape[-1])
-    top, left = ((large - small) // 2 for large, small in zip(stored, size, strict=True))
-    if not how.pad and how.flip == "none":
-        return images[:, :, top : top + size[0], left : left + size[1]]
-    down, across = _whole_pixels(how, draws).astype(int) if how.pad else np.zeros((2, len(images)), int)
-    rows = top + np.arange(size[0]) - down[:, None]  # (B, H)
-    columns = left + np.arange(size[1]) - across[:, None]  # (B, W)
-    if how.flip != "none":
-        columns = np.where(flips(how, draws)[:, None], columns[:, ::-1], columns)
+    top, left = ((large - small) // 2 for large, small in zip(images.shape[2:], size, strict=True))
+    if how.pad:
+        picked = _shifted(images, how, draws, top + np.arange(size[0]), left + np.arange(size[1]), background)
+    else:
+        picked = images[:, :, top : top + size[0], left : left + size[1]]
+    if how.flip == "none":
+        return picked
+    return torch.where(torch.from_numpy(flips(how, draws))[:, None, None, None], picked.flip(3), picked)
+
+
+def _shifted(
+    images: Tensor,
+    how: Augment,
+    draws: Draws,
+    rows: NDArray[np.int64],  # (H,) and
+    columns: NDArray[np.int64],  # (W,): what is seen without a shift
+    background: int,
+) -> Tensor:
+    height, width = images.shape[2:]
+    down, across = _whole_pixels(how, draws).astype(np.int64)[:, :, None]
+    rows, columns = rows - down, columns - across  # (B, H) and (B, W)
     picked = images[
         torch.arange(len(images))[:, None, None, None],
         torch.arange(images.shape[1])[:, None, None],
-        torch.from_numpy(_mirrored(rows, stored[0]))[:, None, :, None],
-        torch.from_numpy(_mirrored(columns, stored[1]))[:, None, None, :],
+        torch.from_numpy(_mirrored(rows, height))[:, None, :, None],
+        torch.from_numpy(_mirrored(columns, width))[:, None, None, :],
     ]  # (B, C, H, W)
-    if how.outside == "mirror" or not how.pad:
+    if how.outside == "mirror":
         return picked
-    inside = ((rows >= 0) & (rows < stored[0]))[:, :, None] & ((columns >= 0) & (columns < stored[1]))[:, None]
-    return picked.masked_fill_(~torch.from_numpy(inside)[:, None], background)
+    outside = ((rows < 0) | (rows >= height))[:, :, None] | ((columns < 0) | (columns >= width))[:, None]  # (B, H, W)
+    return picked.masked_fill_(torch.from_numpy(outside)[:, None], background)
 
 
 def _mirrored(index: NDArray[np.int64], side: int) -> NDArray[np.int64]:
     """Into 0 … side − 1, back and forth, without seeing an edge pixel twice."""
-    there_and_back = max(2 * (side - 1), 1)
-    index = index % there_and_back
-    return np.minimum(index, there_and_back - index) if side > 1 else index
+    if side == 1:
+        return np.zeros_like(index)
+    index = index % (2 * side - 2)
+    return np.minimum(index, 2 * side - 2 - index)

@@ -32,7 +32,8 @@ def mix(
         return images, targets
     which, level, down, across = Draws(seed, epoch, samples, np.broadcast_to(copies, len(samples)))("mix", 4)
     cut = which < 0.5 if how.mixup and how.cutmix else np.full(len(which), how.cutmix > 0)
-    share = _beta(level, np.where(cut, how.cutmix, how.mixup))  # of the picture itself
+    alpha = np.where(cut, how.cutmix, how.mixup)
+    share = betaincinv(alpha, alpha, level)  # (B,) of the picture itself, spread as Beta(alpha, alpha)
     weights = torch.from_numpy(share).to(images).view(-1, 1, 1, 1).expand(-1, 1, *images.shape[2:])
     if cut.any():
         kept = _kept(share, down, across, images.shape[2], images.shape[3])  # (B, H, W)
@@ -41,11 +42,6 @@ def mix(
         weights = torch.where(chosen, torch.from_numpy(kept).to(images)[:, None], weights)
     own = torch.from_numpy(share).to(targets)[:, None]
     return _mixed(images, weights), _mixed(targets, own)
-
-
-def _beta(level: Numbers, alpha: Numbers) -> Numbers:
-    """Numbers as Beta(alpha, alpha) has them, from evenly spread ones."""
-    return betaincinv(alpha, alpha, level)
 
 
 def _kept(share: Numbers, down: Numbers, across: Numbers, height: int, width: int) -> NDArray[np.bool_]:

@@ -1,6 +1,8 @@
 """Where pictures come from: a source becomes an Index. Chosen by what is given."""
 
 import hashlib
+import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,18 +79,19 @@ def open_source(data: Data) -> Index:
     from vitral.data.sources import archive, table
     from vitral.data.sources.named import NAMED
 
-    source, path = data.source, Path(data.source).expanduser()
+    source, path = data.source, Path(os.path.expanduser(data.source))
     if source == "ask":
         raise RecipeError(f"data.source is not given. Set it to a folder of pictures, or to one of {', '.join(NAMED)}.")
     if source in NAMED:  # a folder of that name is written ./name
         return open_named(source, data)
-    if path.is_dir():
+    # Not path.is_dir() and the like: they raise an error where the user may not look.
+    if os.path.isdir(path):
         return open_folder(path, data)
-    if path.is_file() and path.name.lower().endswith(archive.ENDINGS):
+    if os.path.isfile(path) and path.name.lower().endswith(archive.ENDINGS):
         return open_archive(path, data)
-    if path.is_file() and path.suffix.lower() in table.ENDINGS:
+    if os.path.isfile(path) and path.suffix.lower() in table.ENDINGS:
         return open_table(path, data)
-    if path.exists():
+    if os.path.exists(path):
         kinds = f"a table ({', '.join(table.ENDINGS)}) or an archive ({', '.join(archive.ENDINGS)})"
         raise DataError(f"{source} is not a source of pictures: give a folder, {kinds}.")
     hint = unknown(source, list(NAMED), "folder, file or named set")
@@ -118,25 +121,24 @@ def open_named(name: str, data: Data) -> Index:
 def open_folder(folder: Path, data: Data) -> Index:
     """A folder with class folders, with or without `train/ val/ test/` above them."""
     from vitral.data.sources.folder import Files, files_below
-    from vitral.data.sources.layout import arrange, pictures_among
+    from vitral.data.sources.layout import arrange
 
     files, notes = files_below(folder)
-    paths, passed = pictures_among(files)
-    found = arrange(paths, data.source)
-    storage = Files(folder, found.paths)
-    return _index(data, storage, found.paths, found.classes, found.splits, notes=notes + passed + found.notes)
+    found = arrange(files, data.source)
+    storage = Files(folder / found.root, found.paths)
+    return _index(data, storage, found.paths, found.classes, found.splits, notes=notes + found.notes)
 
 
 def open_archive(path: Path, data: Data) -> Index:
     """A zip or tar of such a folder."""
     from vitral.data.sources import archive
-    from vitral.data.sources.layout import arrange, pictures_among
+    from vitral.data.sources.layout import arrange
     from vitral.data.sources.named import data_directory
 
-    files, opened = archive.open_archive(path, data_directory(data.directory))
-    paths, passed = pictures_among(files)
-    found = arrange(paths, data.source)
-    return _index(data, opened.only(found.paths), found.paths, found.classes, found.splits, notes=passed + found.notes)
+    opened, notes = archive.open_archive(path, data_directory(data.directory))
+    found = arrange(list(opened.paths), data.source)
+    storage = opened.only(found.root, found.paths)
+    return _index(data, storage, found.paths, found.classes, found.splits, notes=notes + found.notes)
 
 
 def open_table(path: Path, data: Data) -> Index:
@@ -158,11 +160,13 @@ def _index(
     notes: Sequence[str] = (),
 ) -> Index:
     """Names of classes become numbers, in the order of the alphabet."""
+    from vitral.data.sources.layout import shown
+
     names = sorted(set(classes))
     number = {name: i for i, name in enumerate(names)}
     labels = np.fromiter((number[name] for name in classes), np.int64, len(classes))
-    samples = [_shown(path) for path in paths]
-    return _completed(data, storage, samples, [_shown(name) for name in names], labels, splits, groups, notes)
+    samples = [shown(path) for path in paths]
+    return _completed(data, storage, samples, [shown(name) for name in names], labels, splits, groups, notes)
 
 
 def _completed(
@@ -188,17 +192,14 @@ def _completed(
     return Index(data.source, tuple(class_names), samples, labels, made, channels, storage, (*notes, *done))
 
 
-def _shown(path: str) -> str:
-    """A name as text: a disk may hold bytes that are none."""
-    return path if path.isascii() else path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
 def _channels(storage: Storage, count: int) -> int:
-    """As many as the pictures have: 3 where some have colour, else 1; or their bands. A few tell."""
-    found = set()
+    """As many as most pictures have, and 3 where only some are in colour. A few tell."""
+    found: Counter[int] = Counter()
     for number in np.unique(np.linspace(0, count - 1, num=64).astype(int)):
         try:
-            found.add(describe(storage.read(int(number))).channels)
+            found[describe(storage.read(int(number))).channels] += 1
         except DataError:
             continue  # it is named when the pictures are packed
-    return max(found, default=3)
+    most = 3 if found[3] else 1
+    found[most] = found.pop(1, 0) + found.pop(3, 0)  # grey is a colour too
+    return found.most_common(1)[0][0]

@@ -4,26 +4,32 @@ import bz2
 import gzip
 import lzma
 import os
+import stat
+import struct
 import tarfile
-import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, TypeVar
 
 from filelock import FileLock
 
 from vitral.data.decode import MOST_BYTES
-from vitral.data.sources.layout import is_hidden
+from vitral.data.sources.layout import few, is_hidden, shown
 from vitral.errors import DataError
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 MOST_GROWTH = 100  # pictures are compressed already: a tar that grows a hundredfold is a bomb
 
 _OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}  # type: ignore[dict-item]
-_DAMAGE = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError)
+_DAMAGE = (
+    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError),
+    *(ValueError, struct.error),  # from headers that are none
+)
+
+Entry = TypeVar("Entry")
 
 
 @dataclass(frozen=True)
@@ -36,16 +42,18 @@ class Zip:
     _file: zipfile.ZipFile = field(repr=False)
 
     def read(self, number: int) -> bytes:
-        name = self.paths[number]
+        name, member = shown(self.paths[number]), self.members[self.paths[number]]
+        if member.flag_bits & 1:
+            raise DataError(f"{name} is encrypted in {self.archive.name}.")
         try:
-            with self._file.open(self.members[name]) as file:  # ZipFile lets threads take turns at its file
+            with self._file.open(member) as file:  # ZipFile lets threads take turns at its file
                 return _all_of(file, name)
         except (*_DAMAGE, NotImplementedError) as error:
             raise DataError(f"{name} cannot be read from {self.archive.name} ({error}).") from None
 
-    def only(self, paths: Sequence[str]) -> "Zip":
-        """The same with some of its files."""
-        return replace(self, paths=paths)
+    def only(self, root: str, paths: Sequence[str]) -> "Zip":
+        """Some of its files, whose paths are below a root."""
+        return replace(self, paths=paths, members={path: self.members[root + path] for path in paths})
 
     def stamp(self, number: int) -> str:
         found = self.members[self.paths[number]]
@@ -60,62 +68,90 @@ class Tar:
     paths: Sequence[str]
     places: dict[str, tuple[int, int]]  # offset and size of each
     changed: int  # when the archive was
-    _local: threading.local = field(default_factory=threading.local, repr=False)  # a file a thread: each has its place
 
     def read(self, number: int) -> bytes:
-        start, size = self.places[self.paths[number]]
+        name, (start, size) = shown(self.paths[number]), self.places[self.paths[number]]
         if size > MOST_BYTES:
-            raise DataError(f"{self.paths[number]} has more than {MOST_BYTES // 2**20} MiB: too much for one picture.")
-        if not hasattr(self._local, "file"):
-            self._local.file = self.archive.open("rb")
-        self._local.file.seek(start)
-        content: bytes = self._local.file.read(size)
+            raise DataError(f"{name} has more than {MOST_BYTES // 2**20} MiB, which is too much for one picture.")
+        try:
+            with self.archive.open("rb") as file:  # anew, so that each thread has its own place in it
+                file.seek(start)
+                content = file.read(size)
+        except OSError as error:
+            raise DataError(f"{name} cannot be read from {self.archive.name} ({error.strerror}).") from None
         if len(content) < size:
-            raise DataError(f"{self.paths[number]} is cut off: {self.archive.name} ends too early.")
+            raise DataError(f"{name} is cut off: {self.archive.name} ends too early.")
         return content
 
-    def only(self, paths: Sequence[str]) -> "Tar":
-        """The same with some of its files."""
-        return replace(self, paths=paths)
+    def only(self, root: str, paths: Sequence[str]) -> "Tar":
+        """Some of its files, whose paths are below a root."""
+        return replace(self, paths=paths, places={path: self.places[root + path] for path in paths})
 
     def stamp(self, number: int) -> str:
         return f"{self.places[self.paths[number]]} {self.changed}"
 
 
-def open_archive(archive: Path, cache: Path) -> tuple[list[str], Zip | Tar]:
-    """Its files, and where they are. A compressed tar is expanded once, into the cache."""
+def open_archive(archive: Path, cache: Path) -> tuple[Zip | Tar, list[str]]:
+    """Where its files are, and notes. A compressed tar is expanded once, into the cache."""
     try:
         if archive.name.lower().endswith(".zip"):
             return _open_zip(archive)
         return _open_tar(archive, cache)
     except _DAMAGE as error:
+        if isinstance(error, OSError) and error.errno:
+            told = f"{archive} cannot be read, or not be expanded into {cache} ({error.strerror})."
+            raise DataError(told) from None
         raise DataError(f"{archive} is damaged, or not the archive that its name says ({error}).") from None
 
 
-def _open_zip(archive: Path) -> tuple[list[str], Zip]:
+def _open_zip(archive: Path) -> tuple[Zip, list[str]]:
     file = zipfile.ZipFile(archive)
     # Some Windows programs write backslashes.
-    members = {info.filename.replace("\\", "/"): info for info in file.infolist() if not info.is_dir()}
-    found = sorted(path for path in members if _is_inside(path))
-    return found, Zip(archive, found, members, file)
+    named = ((info.filename.replace("\\", "/"), info) for info in file.infolist())
+    members, notes = _inside(
+        (name, info, not stat.S_ISLNK(info.external_attr >> 16)) for name, info in named if not name.endswith("/")
+    )
+    return Zip(archive, sorted(members), members, file), notes
 
 
-def _open_tar(archive: Path, cache: Path) -> tuple[list[str], Tar]:
+def _open_tar(archive: Path, cache: Path) -> tuple[Tar, list[str]]:
     plain = _expanded(archive, cache)
-    places: dict[str, tuple[int, int]] = {}
     with tarfile.open(plain, "r:") as file:
-        for member in file:
-            if member.isfile() and _is_inside(member.name):  # no links, no devices
-                places[member.name.removeprefix("./")] = (member.offset_data, member.size)
-            file.members = []  # type: ignore[attr-defined]  # else it keeps every header in memory
-    found = sorted(places)
-    return found, Tar(plain, found, places, archive.stat().st_mtime_ns)
+        places, notes = _inside(_members(file))
+    return Tar(plain, sorted(places), places, archive.stat().st_mtime_ns), notes
 
 
-def _is_inside(name: str) -> bool:
-    """Hidden files are left out, and so is what pretends to lie elsewhere: `/etc/x.png`, `../x.png`."""
-    parts = PurePosixPath(name).parts
-    return not name.startswith("/") and not any(part == ".." or is_hidden(part) for part in parts)
+def _members(file: tarfile.TarFile) -> Iterator[tuple[str, tuple[int, int], bool]]:
+    """The name and place of each, and whether it is a file: no link, no device."""
+    for member in file:
+        if not member.isdir():
+            yield member.name, (member.offset_data, member.size), member.isfile() and not member.issparse()
+        file.members = []  # type: ignore[attr-defined]  # else it keeps every header in memory
+    assert file.fileobj is not None  # it is open
+    file.fileobj.seek(file.offset)
+    if file.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise EOFError("its end is missing")  # tarfile takes a broken header for the end: the rest would be missed
+
+
+def _inside(entries: Iterable[tuple[str, Entry, bool]]) -> tuple[dict[str, Entry], list[str]]:
+    """Files by their path. Hidden ones are left out; links and what claims to lie elsewhere too, with a note."""
+    kept: dict[str, Entry] = {}
+    outside, links = [], []
+    for name, entry, is_file in entries:
+        parts = PurePosixPath(name).parts  # of ./a//b.png these are a and b.png
+        if name.startswith("/") or ".." in parts:
+            outside.append(name)
+        elif parts and not any(map(is_hidden, parts)):
+            if is_file:
+                kept["/".join(parts)] = entry
+            else:
+                links.append(name)
+    notes = []
+    if outside:
+        notes.append(f"What claims to lie outside of the archive is passed over: {few(sorted(outside))}.")
+    if links:
+        notes.append(f"Links and devices in an archive are passed over: {few(sorted(links))}.")
+    return kept, notes
 
 
 def _expanded(archive: Path, cache: Path) -> Path:
@@ -127,7 +163,7 @@ def _expanded(archive: Path, cache: Path) -> Path:
     if not kind:
         return archive
     found = archive.stat()
-    key = f"{zlib.crc32(str(archive.resolve()).encode()):08x}-{found.st_size}-{found.st_mtime_ns}"
+    key = f"{zlib.crc32(os.fsencode(archive.resolve())):08x}-{found.st_size}-{found.st_mtime_ns}"
     plain = cache / "expanded" / f"{key}.tar"
     plain.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(plain.with_suffix(".lock")):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitral.data.decode import read_file
-from vitral.data.sources.layout import is_hidden
+from vitral.data.sources.layout import few, is_hidden, shown
 from vitral.errors import DataError
 
 
@@ -18,47 +18,60 @@ class Files:
     paths: Sequence[str]
 
     def read(self, number: int) -> bytes:
-        path = self.folder / self.paths[number]
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise DataError(f"{self.paths[number]} is not a file.")
-        return read_file(path, self.paths[number])
+        path, name = self.folder / self.paths[number], shown(self.paths[number])
+        if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
+            raise DataError(f"{name} is not a file.")
+        return read_file(path, name)
 
     def stamp(self, number: int) -> str:
         try:
             found = (self.folder / self.paths[number]).stat()
-            return f"{found.st_size} {found.st_mtime_ns}"
+            return f"{found.st_size} {found.st_mtime_ns} {found.st_mode:o}"  # the mode: what could not be read, can be
         except (OSError, ValueError):
             return "unreadable"
 
 
 def files_below(folder: Path) -> tuple[list[str], list[str]]:
-    """Every file below, as a relative path with `/`, sorted; and notes on what could not be entered.
+    """Every file below, as a relative path with `/`, sorted; and notes on folders that gave nothing.
 
     Links are followed. A link to a folder that one is already in is a loop, and is not.
     """
     found: list[str] = []
+    empty: list[str] = []
     notes: list[str] = []
-
-    def enter(path: str, relative: str, above: frozenset[tuple[int, int]]) -> None:
+    root = folder.stat()
+    waiting = [(str(folder), "", frozenset({(root.st_dev, root.st_ino)}))]  # a path, its name, the folders above it
+    while waiting:
+        path, relative, above = waiting.pop()
         try:
             with os.scandir(path) as entries:
-                inside = sorted((entry for entry in entries if not is_hidden(entry.name)), key=lambda entry: entry.name)
+                inside = [entry for entry in entries if not is_hidden(entry.name)]
         except OSError as error:
-            notes.append(f"The folder {relative} could not be entered ({error.strerror}).")
-            return
+            if not relative:
+                raise DataError(f"The folder {folder} cannot be entered ({error.strerror}).") from None
+            notes.append(f"The folder {shown(relative)} could not be entered ({error.strerror}).")
+            continue
+        if not inside:
+            empty.append(relative)
         for entry in inside:
-            try:
-                is_folder = entry.is_dir()
-                identity = entry.stat() if is_folder else None
-            except OSError:  # a link that leads in circles: it is named when it is read
-                is_folder, identity = False, None
+            name = relative + entry.name
+            identity = _folder_identity(entry)
             if identity is None:
-                found.append(relative + entry.name)
-            elif (key := (identity.st_dev, identity.st_ino)) in above:
-                notes.append(f"The link {relative}{entry.name} leads back to a folder above it, and was not followed.")
+                found.append(name)
+            elif identity in above:
+                notes.append(f"The link {shown(name)} leads back to a folder above it, and was not followed.")
             else:
-                enter(entry.path, f"{relative}{entry.name}/", above | {key})
+                waiting.append((entry.path, f"{name}/", above | {identity}))
+    if empty and found:
+        notes.append(f"Nothing is in {few(sorted(empty))}.")
+    return sorted(found), sorted(notes)
 
-    root = folder.stat()
-    enter(str(folder), "", frozenset({(root.st_dev, root.st_ino)}))
-    return found, notes
+
+def _folder_identity(entry: os.DirEntry[str]) -> tuple[int, int] | None:
+    try:
+        if not entry.is_dir():
+            return None
+        found = entry.stat()
+    except OSError:  # a link that leads in circles: it is named when it is read
+        return None
+    return found.st_dev, found.st_ino

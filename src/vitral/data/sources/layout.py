@@ -6,26 +6,27 @@ test/` in them; each below a folder or two that hold nothing else. Whatever lies
 
 import unicodedata
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from vitral.data.decode import ENDINGS
+from vitral.data.sources import table
+from vitral.data.sources.splits import SPLIT_WORDS
 from vitral.errors import DataError
 
-SPLIT_WORDS = {"train": "train", "training": "train"}
-SPLIT_WORDS |= dict.fromkeys(("val", "valid", "validation", "dev"), "validation")
-SPLIT_WORDS |= dict.fromkeys(("test", "testing"), "test")
+LEFT_BEHIND = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini")  # by macOS, Synology and Windows
 
-NOT_CLASSES = ("__MACOSX", "@eaDir", "$RECYCLE.BIN")  # left behind by macOS, Synology and Windows
-
-_HELP = "Give each class a folder, or a CSV file with the columns path and label."
+Row = tuple[str, str, str]  # path, class ("" where no folder says) and split ("" likewise)
+Folders = dict[str, set[str]]  # a folder, and the folders in it; "" stands for pictures that lie in it directly
 
 
 @dataclass(frozen=True)
 class Layout:
     """What the names say, one entry a picture."""
 
-    paths: list[str]
+    root: str  # "" or "photos/": folders above all that matters. A zip of a folder has one more than the folder.
+    paths: list[str]  # below the root
     classes: list[str]
     splits: list[str]  # of SPLITS, or "" where the folders do not say
     notes: list[str]
@@ -33,120 +34,162 @@ class Layout:
 
 def is_hidden(name: str) -> bool:
     """Not for us: `.ipynb_checkpoints`, `._photo.jpg`, `__MACOSX`."""
-    return name.startswith(".") or name in NOT_CLASSES
+    return name.startswith(".") or name in LEFT_BEHIND
 
 
-def pictures_among(files: list[str]) -> tuple[list[str], list[str]]:
+def shown(name: str) -> str:
+    """A name as text: a disk may hold bytes that are none."""
+    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def few(names: Sequence[str]) -> str:
+    """The first of them, and how many more there are."""
+    return ", ".join(map(shown, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
+def arrange(files: list[str], source: str) -> Layout:
+    """The pictures among the files of a source, `/` between the folders, with their classes and splits."""
+    paths, notes = _pictures(files, source)
+    tables = [path for path in files if path.lower().endswith(table.ENDINGS)]
+    help_ = "Give each class a folder, or a CSV file with the columns path and label."
+    if tables:
+        help_ = f"There is a table, {few(tables)}: give that as data.source."
+    root = _root(paths)
+    inside = [path[len(root) :] for path in paths if path.startswith(root)]
+    rows, said = _rows(inside, source, help_)
+    kept = [row for row in rows if row[1]]
+    names = {name for _, name, _ in kept}
+    if not kept:
+        raise DataError(f"{source} has {_count(rows)} and no class folders. {help_}")
+    if len(names) == 1 and tables:  # `images/` and `labels.csv`
+        raise DataError(f"{source} has pictures in one folder only, {few([*names])}. {help_}")
+    loose = [path for path in paths if not path.startswith(root)] + [root + path for path, name, _ in rows if not name]
+    if loose:
+        verbs = (
+            "lies outside the class folders and has" if len(loose) == 1 else "lie outside the class folders and have"
+        )
+        said.append(f"{_count(loose)} {verbs} no class: {few(loose)}.")
+    kept_paths, classes, splits = (list(column) for column in zip(*kept, strict=True))
+    return Layout(root, kept_paths, classes, splits, notes + said)
+
+
+def _pictures(files: list[str], source: str) -> tuple[list[str], list[str]]:
     """Those that are pictures by their ending, and a note on the others."""
     paths = [path for path in files if path.lower().endswith(ENDINGS)]
-    if len(paths) == len(files):
-        return paths, []
-    others = Counter(PurePosixPath(path).suffix.lower() or "without ending" for path in files)
-    others.subtract(PurePosixPath(path).suffix.lower() for path in paths)
-    named = ", ".join(f"{count} {ending}" for ending, count in others.most_common(5) if count)
-    return paths, [f"Files that are no pictures by their ending are passed over: {named}."]
-
-
-def arrange(paths: list[str], source: str) -> Layout:
-    """The pictures of a source, `/` between the folders, with their classes and splits."""
+    endings = (PurePosixPath(path).suffix.lower() for path in files if not path.lower().endswith(ENDINGS))
+    counts = Counter(ending or "without ending" for ending in endings)
+    others = ", ".join(f"{count:,} {shown(ending)}" for ending, count in counts.most_common(5))
     if not paths:
-        raise DataError(f"There is no picture in {source}. Vitral reads {', '.join(ENDINGS)}.")
-    start = _wrapper(paths, [0] * len(paths))
-    starts = [start] * len(paths)
-    tops = {path[start:].partition("/")[0] for path in paths if "/" in path[start:]}
-    words: dict[str, str] = {}
-    for top in sorted(tops):
-        if split := SPLIT_WORDS.get(top.lower()):
-            words[top] = split
-    found = set(words.values())
-    if "train" in found:
-        return _split_folders(paths, starts, words, tops, source)
-    if found == {"validation", "test"} and len(tops) == 2:
-        raise DataError(f"{source} has {' and '.join(sorted(words))} and no train: there is nothing to learn from.")
-    if tops and all(_below(path[start:]) in SPLIT_WORDS for path in paths):
-        return _class_then_split(paths, starts, source)
-    return _label(paths, starts, [""] * len(paths), [], source)
+        has = f", and there are other files: {others}" if others else ""
+        raise DataError(f"There is no picture in {source}{has}. Vitral reads {', '.join(ENDINGS)}.")
+    return paths, [f"Files that are no pictures by their ending are passed over: {others}."] if others else []
 
 
-def _wrapper(paths: list[str], starts: list[int]) -> int:
-    """How many characters at the start of every path are folders that hold nothing but one folder with folders."""
-    start = starts[0]
+def _folders(paths: Iterable[str]) -> Folders:
+    found: Folders = {}
+    for path in paths:
+        first, *rest = path.split("/", 2)
+        if rest:
+            found.setdefault(first, set()).add(rest[0] if len(rest) == 2 else "")
+    return found
+
+
+def _root(paths: list[str]) -> str:
+    """The folders above all that matters: each is alone, and holds folders or `train`."""
+    root = ""
     while True:
-        head, slash, rest = paths[0][start:].partition("/")
-        prefix = paths[0][: start + len(head) + 1]
-        if not slash or "/" not in rest or head.lower() in SPLIT_WORDS:
-            return start
-        if not all(path.startswith(prefix) and "/" in path[len(prefix) :] for path in paths):
-            return start
-        start = len(prefix)
+        folders = _folders(path[len(root) :] for path in paths if path.startswith(root))
+        if len(folders) != 1:
+            return root
+        [(name, inner)] = folders.items()
+        is_class = "" in inner and not any(SPLIT_WORDS.get(word.lower()) == "train" for word in inner)
+        if name.lower() in SPLIT_WORDS or is_class:
+            return root
+        root += f"{name}/"
 
 
-def _below(path: str) -> str:
-    """The name of the second folder: `cats/train/1.jpg` → train."""
-    parts = path.split("/", 2)
-    return parts[1].lower() if len(parts) == 3 else ""
+def _rows(paths: list[str], source: str, help_: str) -> tuple[list[Row], list[str]]:
+    """Each picture with its class and split, and notes."""
+    folders = _folders(paths)
+    words = {top: SPLIT_WORDS[top.lower()] for top in sorted(folders) if top.lower() in SPLIT_WORDS}
+    only_words = len(words) == len(folders) > 0
+    # There are pictures of trains: `train/` beside other folders is a split if it has class folders.
+    if any(word == "train" and (only_words or folders[top] != {""}) for top, word in words.items()):
+        return _split_then_class(paths, folders, words, source, help_)
+    if only_words:
+        raise DataError(f"{source} has {' and '.join(words)} and no train: there is nothing to learn from.")
+    if folders and all(name.lower() in SPLIT_WORDS for inner in folders.values() for name in inner):
+        return _class_then_split(paths, source)
+    for top in words:
+        if same := sorted(folders[top] & set(folders)):
+            raise DataError(
+                f"{source} has {few(same)} beside {top} and in it. Put what is to be learnt from into a folder train."
+            )
+    notes = [f"{top} is taken for a class, as the folders beside it." for top in words]
+    return [(path, _first_folder(path), "") for path in paths], notes
 
 
-def _split_folders(paths: list[str], starts: list[int], words: dict[str, str], tops: set[str], source: str) -> Layout:
+def _split_then_class(
+    paths: list[str], folders: Folders, words: dict[str, str], source: str, help_: str
+) -> tuple[list[Row], list[str]]:
     """`train/cats/1.jpg`."""
-    for split in sorted(set(words.values())):
+    tops = {split: top for top, split in words.items()}
+    for split in tops:
         if len(same := [top for top, word in words.items() if word == split]) > 1:
-            raise DataError(f"{source} has {' and '.join(same)}: which one is {split}? Take one of them out.")
-    notes: list[str] = []
-    if others := sorted(tops - set(words)):
-        notes.append(f"Beside {' and '.join(words)}, these folders are passed over: {_few(others)}.")
-    kept, splits, inner = [], [], []
-    for path, start in zip(paths, starts, strict=True):
-        top, slash, _ = path[start:].partition("/")
-        if slash and top in words:
-            kept.append(path)
-            splits.append(words[top])
-            inner.append(start + len(top) + 1)
-    # `train/images/cats/1.jpg`: a folder that every split has, and nothing beside it
-    rests = [path[start:] for path, start in zip(kept, inner, strict=True)]
-    extra = _wrapper(rests, [0] * len(rests))
-    inner = [start + extra for start in inner]
-    # Kaggle's way: test pictures without labels
-    for top, split in words.items():
-        mine = [rest for rest, word in zip(rests, splits, strict=True) if word == split]
-        if mine and not any("/" in rest[extra:] for rest in mine):
-            if split == "train":
-                raise DataError(f"{source}: {top} has {len(mine):,} pictures and no class folders. {_HELP}")
-            notes.append(f"{top} has {len(mine):,} pictures and no class folders: without labels they are left aside.")
-            rows = [row for row, word in enumerate(splits) if word != split]
-            kept, splits = [kept[row] for row in rows], [splits[row] for row in rows]
-            inner, rests = [inner[row] for row in rows], [rests[row] for row in rows]
-    if "train" not in splits:
-        raise DataError(f"{source} has no picture in its train folder: there is nothing to learn from.")
-    return _label(kept, inner, splits, notes, source)
+            raise DataError(f"{source} has {' and '.join(same)}: which is {split}? Take all but one of them out.")
+    notes = []
+    if others := sorted(set(folders) - set(words)):
+        notes.append(f"Beside {' and '.join(words)}, these folders are passed over: {few(others)}.")
+    doubled = {top: f"{top}/" for top in words if folders[top] == {top}}  # `train/train/cats/1.jpg`
+    parts = [
+        (top, slash, rest.removeprefix(doubled.get(top, ""))) for top, slash, rest in (p.partition("/") for p in paths)
+    ]
+    # `train/images/cats/1.jpg`: what is alone in train is no class, there and elsewhere.
+    alone = _root([rest for top, _, rest in parts if top == tops["train"]])
+    rows = [
+        (path, _first_folder(rest.removeprefix(alone)), words[top])
+        for path, (top, slash, rest) in zip(paths, parts, strict=True)
+        if slash and top in words
+    ] + [(path, "", "") for path, (_, slash, _) in zip(paths, parts, strict=True) if not slash]
+    learnt = {name for _, name, split in rows if split == "train"} - {""}
+    if not learnt:
+        count = _count([row for row in rows if row[2] == "train"])
+        raise DataError(f"{source}: {tops['train']} has {count} and no class folders. {help_}")
+    for split in sorted(set(tops) - {"train"}):
+        mine = [row for row in rows if row[2] == split]
+        names = {name for _, name, _ in mine} - {""}
+        _refuse_other_capitals(names - learnt, learnt, tops[split], tops["train"], source)
+        if len(names) < 2 and not names & learnt:  # Kaggle's way: `test/1.jpg`, or `test/unknown/1.jpg`
+            where = f"in one folder, {few([*names])}, that train has not" if names else "and no class folders"
+            notes.append(f"{tops[split]} has {_count(mine)} {where}: without labels they are left aside.")
+            rows = [row for row in rows if row[2] != split]
+    return rows, notes
 
 
-def _class_then_split(paths: list[str], starts: list[int], source: str) -> Layout:
+def _refuse_other_capitals(names: set[str], learnt: set[str], top: str, train: str, source: str) -> None:
+    folded = {name.casefold(): name for name in learnt}
+    if wrong := sorted(name for name in names if name.casefold() in folded):
+        raise DataError(
+            f"{source} has {few(wrong)} in {top} and {folded[wrong[0].casefold()]} in {train}. Give them one name."
+        )
+
+
+def _class_then_split(paths: list[str], source: str) -> tuple[list[Row], list[str]]:
     """`cats/train/1.jpg`."""
-    splits = [SPLIT_WORDS[_below(path[start:])] for path, start in zip(paths, starts, strict=True)]
-    if "train" not in splits:
+    rows = []
+    for path in paths:
+        name = _first_folder(path)
+        rows.append((path, name, SPLIT_WORDS[path.split("/")[1].lower()] if name else ""))
+    if not any(split == "train" for _, _, split in rows):
         raise DataError(f"The class folders of {source} have no train folder in them: there is nothing to learn from.")
-    return _label(paths, starts, splits, ["The splits are folders inside the class folders."], source)
+    return rows, ["The splits are folders inside the class folders."]
 
 
-def _label(paths: list[str], starts: list[int], splits: list[str], notes: list[str], source: str) -> Layout:
-    """The class is the next folder. Letters with accents are one or two signs on a disk, and the same class."""
-    kept, classes, sides, loose = [], [], [], []
-    for path, start, split in zip(paths, starts, splits, strict=True):
-        name, slash, _ = path[start:].partition("/")
-        if slash:
-            kept.append(path)
-            classes.append(unicodedata.normalize("NFC", name))
-            sides.append(split)
-        else:
-            loose.append(path)
-    if not kept:
-        raise DataError(f"{source} has {len(loose):,} pictures and no class folders. {_HELP}")
-    if loose:
-        verb = "picture lies" if len(loose) == 1 else "pictures lie"
-        notes = [*notes, f"{len(loose):,} {verb} outside the class folders and have no class: {_few(loose)}."]
-    return Layout(kept, classes, sides, notes)
+def _first_folder(path: str) -> str:
+    """Letters with accents are one or two signs on a disk, and the same class."""
+    name, slash, _ = path.partition("/")
+    return unicodedata.normalize("NFC", name) if slash else ""
 
 
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+def _count(pictures: Sequence[object]) -> str:
+    return "1 picture" if len(pictures) == 1 else f"{len(pictures):,} pictures"

@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 from vitral.data.randomness import uniform
 from vitral.errors import DataError, RecipeError
 
+SPLIT_WORDS = {"train": "train", "training": "train"}
+SPLIT_WORDS |= dict.fromkeys(("val", "valid", "validation", "dev"), "validation")
+SPLIT_WORDS |= dict.fromkeys(("test", "testing"), "test")
+SPLIT_WORDS |= {f"{word}_set": split for word, split in SPLIT_WORDS.items()}
+
 TEST, VALIDATION = 0.2, 0.1  # shares that are held out where nobody says
 
 
@@ -33,6 +38,8 @@ def complete_splits(
     made[made == ""] = "train"
     given = set(np.unique(made)) - {"train"}
     notes: list[str] = []
+    if "train" not in made:
+        raise DataError("No picture is in train: there is nothing to learn from.")
     if groups is not None:
         _one_side_each(made, groups)
     if given == {"validation"}:
@@ -54,7 +61,7 @@ def complete_splits(
             f"There is no validation set: {share * 100:g} % of the training pictures are held out{_how(groups)}."
         )
     if "train" not in made:
-        raise DataError("After the split no picture is left to learn from.")
+        raise DataError(f"data.validation is {share:g}: no picture is left to learn from. Set it lower.")
     return made, notes
 
 
@@ -131,7 +138,11 @@ def _whole_groups(
     """Groups, from the largest to the smallest, each taken if that brings the classes closer to their share."""
     names, number = np.unique(np.array(groups), return_inverse=True)
     if len(names) < 2:
-        raise DataError(f"All pictures are of one group ({names[0]}, data.group_by): nothing can be held out.")
+        other = " Set data.validation=0." if word == "validation" else ""
+        raise DataError(
+            f"All pictures that could be learnt from are of one group, {names[0]} (data.group_by): "
+            f"none can be held out for {word}.{other}"
+        )
     held = np.zeros((len(names), int(labels.max()) + 1))
     np.add.at(held, (number, labels[rows]), 1)  # (groups, classes): pictures
     missing = held.sum(axis=0) * share

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitral.data.sources.layout import SPLIT_WORDS
+from vitral.data.sources.splits import SPLIT_WORDS
 from vitral.errors import DataError
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson")
@@ -35,22 +35,28 @@ def read_table(path: Path, group_by: str) -> Table:
     splits: list[str] = []
     groups: list[str] = []
     columns: dict[str, str | None] = {}
+    lines_of: dict[str, int] = {}
     known: dict[str, str] = {}  # one string for each label, split and group, however many lines name it
     try:
         for number, row in lines:
             if not columns:
                 columns = {"path": _column(row, PATH, path), "label": _column(row, LABEL, path)}
-                columns["split"] = next((name for name in row if name.lower() in SPLIT), None)
+                columns["split"] = next((name for name in row if name.strip().lower() in SPLIT), None)
                 columns["group"] = group_by if group_by in row else None
             where = f"{path}, line {number}"
-            paths.append(_text(row, columns["path"], where))
-            label = _text(row, columns["label"], where)
+            name = _text(row, columns["path"], where)
+            if (before := lines_of.setdefault(name, number)) != number:
+                raise DataError(f"{where}: {name} was named in line {before} already. Give each picture one line.")
+            paths.append(name)
+            label = _text(row, columns["label"], where).strip()
             classes.append(known.setdefault(label, label))
             splits.append(_split(row, columns["split"], where))
             if columns["group"]:
                 group = _text(row, columns["group"], where)
                 groups.append(known.setdefault(group, group))
-    except (UnicodeDecodeError, csv.Error, OSError) as error:
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not text in UTF-8. Save it again in that encoding.") from None
+    except (csv.Error, OSError) as error:
         raise DataError(f"{path} cannot be read as a table ({error}).") from None
     if not paths:
         raise DataError(f"{path} has no lines: a line for each picture is expected, with a path and a label.")
@@ -77,14 +83,14 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}, line {number} is not JSON ({error}).") from None
+                raise DataError(f"{path}, line {number} is not JSON ({getattr(error, 'msg', error)}).") from None
             if not isinstance(row, dict):
                 raise DataError(f'{path}, line {number} is not a table such as {{"path": "a.jpg", "label": "cat"}}.')
             yield number, row
 
 
 def _column(row: dict[str, Any], words: tuple[str, ...], path: Path) -> str:
-    found = [name for name in row if name.lower() in words]
+    found = [name for name in row if name.strip().lower() in words]
     if len(found) != 1:
         has = f"has {' and '.join(found)}" if found else f"has only {', '.join(map(str, row))}"
         raise DataError(f"{path} needs one column {words[0]} (or {', '.join(words[1:4])}), and {has}.")
@@ -95,7 +101,7 @@ def _text(row: dict[str, Any], column: str | None, where: str) -> str:
     value = row.get(column or "")
     if isinstance(value, list | dict):
         raise DataError(f"{where}: {column} is a list. A picture with several labels cannot be learnt from yet.")
-    if value is None or str(value) == "":
+    if value is None or not str(value).strip():
         raise DataError(f"{where}: {column} is empty.")
     return str(value)
 
@@ -103,7 +109,7 @@ def _text(row: dict[str, Any], column: str | None, where: str) -> str:
 def _split(row: dict[str, Any], column: str | None, where: str) -> str:
     if column is None:
         return ""
-    word = str(row.get(column) or "train").lower()
+    word = str(row.get(column) or "train").strip().lower()
     if word not in SPLIT_WORDS:
-        raise DataError(f"{where}: {column} is {word}, and should be one of {', '.join(SPLIT_WORDS)}.")
+        raise DataError(f"{where}: {column} is {word}, and should be train, validation (or val) or test.")
     return SPLIT_WORDS[word]

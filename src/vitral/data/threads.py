@@ -1,0 +1,22 @@
+"""Threads that take one core each."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+
+def one_core_each(threads: int = 0) -> ThreadPoolExecutor:
+    """As many threads as asked for, or as there are cores.
+
+    In them torch does not share an operation out to all cores, which waits for the slowest of them every time: work on
+    many small tensors is several times faster so, and more where the machine has other work. Other threads of the
+    process keep the number that they had; `torch.set_num_threads` would change it for all.
+    """
+    return ThreadPoolExecutor(threads or os.cpu_count(), initializer=_on_one_core)
+
+
+def _on_one_core() -> None:
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.get_num_threads()  # it sets a new thread up when it is first asked: later that would undo the next line
+    threadpool_limits(1, user_api="openmp")
