@@ -9,7 +9,6 @@ the other pictures in it, or the number of threads. `mix` is the exception, as i
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from vitral.data.augment.geometry import Size, affine_matrices, place
 from vitral.data.augment.mix import mix
 from vitral.data.augment.policies import blur_sigma, change, rounds, three
 from vitral.data.config import Augment
+from vitral.data.threads import one_core_each
 
 __all__ = ["affine_matrices", "augment", "mix"]
 
@@ -58,21 +58,14 @@ def augment(
 
 
 def _share_out(piece: Callable[[slice], None], pieces: list[slice]) -> None:
-    """Do all the pieces, as many at a time as torch has threads, each with one thread.
-
-    Torch would share out every small operation and wait for both halves of it: where the other core is busy, that is
-    8 ms for what takes 0.02.
-    """
+    """Do all the pieces, as many at a time as torch has threads here."""
     threads = torch.get_num_threads()
     if threads == 1:
         for rows in pieces:
             piece(rows)
-        return
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    else:
+        with one_core_each(threads) as pool:
             list(pool.map(piece, pieces))
-    finally:
-        torch.set_num_threads(threads)  # the other calls were about their own threads, and about those that begin later
 
 
 def _augmented(images: Tensor, how: Augment, draws: Draws, size: Size, background: int) -> Tensor:

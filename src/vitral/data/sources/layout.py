@@ -17,8 +17,9 @@ from vitral.errors import DataError
 
 LEFT_BEHIND = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini")  # by macOS, Synology and Windows
 
-Row = tuple[str, str, str]  # path, class ("" where no folder says) and split ("" likewise)
-Folders = dict[str, set[str]]  # a folder, and the folders in it; "" stands for pictures that lie in it directly
+# Folders are written `train/cats/`, and "" is the uppermost. There are few of them, however many pictures there are.
+Counts = dict[str, int]  # a folder → the pictures that lie in it directly
+Places = dict[str, tuple[str, str]]  # a folder → its class ("" if it has none) and split ("" if no name says)
 
 
 @dataclass(frozen=True)
@@ -54,142 +55,155 @@ def arrange(files: list[str], source: str) -> Layout:
     help_ = "Give each class a folder, or a CSV file with the columns path and label."
     if tables:
         help_ = f"There is a table, {few(tables)}: give that as data.source."
-    root = _root(paths)
-    inside = [path[len(root) :] for path in paths if path.startswith(root)]
-    rows, said = _rows(inside, source, help_)
-    kept = [row for row in rows if row[1]]
-    names = {name for _, name, _ in kept}
-    if not kept:
-        raise DataError(f"{source} has {_count(rows)} and no class folders. {help_}")
+    counts = Counter(_folder(path) for path in paths)
+    root = _root(counts)
+    inside = {folder[len(root) :]: count for folder, count in counts.items() if folder.startswith(root)}
+    places, said = _places(inside, source, help_)
+    names = {name for name, _ in places.values()} - {""}
+    if not names:
+        raise DataError(f"{source} has {_pictures_of(len(paths))} and no class folders. {help_}")
     if len(names) == 1 and tables:  # `images/` and `labels.csv`
         raise DataError(f"{source} has pictures in one folder only, {few([*names])}. {help_}")
-    loose = [path for path in paths if not path.startswith(root)] + [root + path for path, name, _ in rows if not name]
-    if loose:
-        verbs = (
-            "lies outside the class folders and has" if len(loose) == 1 else "lie outside the class folders and have"
-        )
-        said.append(f"{_count(loose)} {verbs} no class: {few(loose)}.")
-    kept_paths, classes, splits = (list(column) for column in zip(*kept, strict=True))
-    return Layout(root, kept_paths, classes, splits, notes + said)
+    by_folder = {folder: places.get(folder[len(root) :]) if folder.startswith(root) else ("", "") for folder in counts}
+    found = [(path, place) for path in paths if (place := by_folder[_folder(path)])]
+    kept = [(path[len(root) :], name, split) for path, (name, split) in found if name]
+    if loose := [path for path, (name, _) in found if not name]:
+        lie, have = ("lies", "has") if len(loose) == 1 else ("lie", "have")
+        said.append(f"{_pictures_of(len(loose))} {lie} outside the class folders and {have} no class: {few(loose)}.")
+    below, classes, splits = (list(column) for column in zip(*kept, strict=True))
+    return Layout(root, below, classes, splits, notes + said)
 
 
 def _pictures(files: list[str], source: str) -> tuple[list[str], list[str]]:
     """Those that are pictures by their ending, and a note on the others."""
-    paths = [path for path in files if path.lower().endswith(ENDINGS)]
-    endings = (PurePosixPath(path).suffix.lower() for path in files if not path.lower().endswith(ENDINGS))
-    counts = Counter(ending or "without ending" for ending in endings)
-    others = ", ".join(f"{count:,} {shown(ending)}" for ending, count in counts.most_common(5))
+    paths: list[str] = []
+    others: list[str] = []
+    for path in files:
+        (paths if path.lower().endswith(ENDINGS) else others).append(path)
+    counts = Counter(PurePosixPath(path).suffix.lower() or "without ending" for path in others)
+    told = ", ".join(f"{count:,} {shown(ending)}" for ending, count in counts.most_common(5))
     if not paths:
-        has = f", and there are other files: {others}" if others else ""
+        has = f", and there are other files: {told}" if others else ""
         raise DataError(f"There is no picture in {source}{has}. Vitral reads {', '.join(ENDINGS)}.")
-    return paths, [f"Files that are no pictures by their ending are passed over: {others}."] if others else []
+    return paths, [f"Files that are no pictures by their ending are passed over: {told}."] if others else []
 
 
-def _folders(paths: Iterable[str]) -> Folders:
-    found: Folders = {}
-    for path in paths:
-        first, *rest = path.split("/", 2)
-        if rest:
-            found.setdefault(first, set()).add(rest[0] if len(rest) == 2 else "")
-    return found
-
-
-def _root(paths: list[str]) -> str:
+def _root(folders: Iterable[str]) -> str:
     """The folders above all that matters: each is alone, and holds folders or `train`."""
     root = ""
     while True:
-        folders = _folders(path[len(root) :] for path in paths if path.startswith(root))
-        if len(folders) != 1:
+        tops = _tops(folder[len(root) :] for folder in folders if folder.startswith(root))
+        if len(tops) != 1:
             return root
-        [(name, inner)] = folders.items()
-        is_class = "" in inner and not any(SPLIT_WORDS.get(word.lower()) == "train" for word in inner)
-        if name.lower() in SPLIT_WORDS or is_class:
+        [(top, inner)] = tops.items()
+        is_class = "" in inner and not any(SPLIT_WORDS.get(name.lower()) == "train" for name in inner)
+        if top.lower() in SPLIT_WORDS or is_class:
             return root
-        root += f"{name}/"
+        root += f"{top}/"
 
 
-def _rows(paths: list[str], source: str, help_: str) -> tuple[list[Row], list[str]]:
-    """Each picture with its class and split, and notes."""
-    folders = _folders(paths)
-    words = {top: SPLIT_WORDS[top.lower()] for top in sorted(folders) if top.lower() in SPLIT_WORDS}
-    only_words = len(words) == len(folders) > 0
+def _tops(folders: Iterable[str]) -> dict[str, set[str]]:
+    """The names of the uppermost folders, and those of the folders in each; "" if pictures lie in it directly."""
+    found: dict[str, set[str]] = {}
+    for folder in folders:
+        top, *rest = folder.split("/")
+        if rest:
+            found.setdefault(top, set()).add(rest[0])
+    return found
+
+
+def _places(counts: Counts, source: str, help_: str) -> tuple[Places, list[str]]:
+    """The class and split of each folder that is not passed over, and notes."""
+    tops = _tops(counts)
+    words = {top: SPLIT_WORDS[top.lower()] for top in sorted(tops) if top.lower() in SPLIT_WORDS}
+    only_words = len(words) == len(tops) > 0
     # There are pictures of trains: `train/` beside other folders is a split if it has class folders.
-    if any(word == "train" and (only_words or folders[top] != {""}) for top, word in words.items()):
-        return _split_then_class(paths, folders, words, source, help_)
+    if any(word == "train" and (only_words or tops[top] != {""}) for top, word in words.items()):
+        return _split_then_class(counts, words, source, help_)
     if only_words:
         raise DataError(f"{source} has {' and '.join(words)} and no train: there is nothing to learn from.")
-    if folders and all(name.lower() in SPLIT_WORDS for inner in folders.values() for name in inner):
-        return _class_then_split(paths, source)
+    if tops and all(name.lower() in SPLIT_WORDS for inner in tops.values() for name in inner):
+        return _class_then_split(counts, source)
     for top in words:
-        if same := sorted(folders[top] & set(folders)):
+        if same := sorted(tops[top] & set(tops)):
             raise DataError(
                 f"{source} has {few(same)} beside {top} and in it. Put what is to be learnt from into a folder train."
             )
     notes = [f"{top} is taken for a class, as the folders beside it." for top in words]
-    return [(path, _first_folder(path), "") for path in paths], notes
+    return {folder: (_class(folder), "") for folder in counts}, notes
 
 
-def _split_then_class(
-    paths: list[str], folders: Folders, words: dict[str, str], source: str, help_: str
-) -> tuple[list[Row], list[str]]:
-    """`train/cats/1.jpg`."""
-    tops = {split: top for top, split in words.items()}
-    for split in tops:
+def _split_then_class(counts: Counts, words: dict[str, str], source: str, help_: str) -> tuple[Places, list[str]]:
+    """`train/cats/`."""
+    tops = _tops(counts)
+    of_split = {split: top for top, split in words.items()}
+    for split in of_split:
         if len(same := [top for top, word in words.items() if word == split]) > 1:
             raise DataError(f"{source} has {' and '.join(same)}: which is {split}? Take all but one of them out.")
     notes = []
-    if others := sorted(set(folders) - set(words)):
+    if others := sorted(set(tops) - set(words)):
         notes.append(f"Beside {' and '.join(words)}, these folders are passed over: {few(others)}.")
-    doubled = {top: f"{top}/" for top in words if folders[top] == {top}}  # `train/train/cats/1.jpg`
-    parts = [
-        (top, slash, rest.removeprefix(doubled.get(top, ""))) for top, slash, rest in (p.partition("/") for p in paths)
-    ]
-    # `train/images/cats/1.jpg`: what is alone in train is no class, there and elsewhere.
-    alone = _root([rest for top, _, rest in parts if top == tops["train"]])
-    rows = [
-        (path, _first_folder(rest.removeprefix(alone)), words[top])
-        for path, (top, slash, rest) in zip(paths, parts, strict=True)
-        if slash and top in words
-    ] + [(path, "", "") for path, (_, slash, _) in zip(paths, parts, strict=True) if not slash]
-    learnt = {name for _, name, split in rows if split == "train"} - {""}
+    rests = {folder: _without_double(folder, tops) for folder in counts if folder.partition("/")[0] in words}
+    train = of_split["train"]
+    # `train/images/cats/`: what is alone in train is no class, there and elsewhere.
+    alone = _root([rest for folder, rest in rests.items() if folder.startswith(f"{train}/")])
+    places = {
+        folder: (_class(rest.removeprefix(alone)), words[folder.partition("/")[0]]) for folder, rest in rests.items()
+    }
+    learnt = _classes_of("train", places)
     if not learnt:
-        count = _count([row for row in rows if row[2] == "train"])
-        raise DataError(f"{source}: {tops['train']} has {count} and no class folders. {help_}")
-    for split in sorted(set(tops) - {"train"}):
-        mine = [row for row in rows if row[2] == split]
-        names = {name for _, name, _ in mine} - {""}
-        _refuse_other_capitals(names - learnt, learnt, tops[split], tops["train"], source)
-        if len(names) < 2 and not names & learnt:  # Kaggle's way: `test/1.jpg`, or `test/unknown/1.jpg`
-            where = f"in one folder, {few([*names])}, that train has not" if names else "and no class folders"
-            notes.append(f"{tops[split]} has {_count(mine)} {where}: without labels they are left aside.")
-            rows = [row for row in rows if row[2] != split]
-    return rows, notes
+        pictures = _pictures_of(_count_of("train", places, counts))
+        raise DataError(f"{source}: {train} has {pictures} and no class folders. {help_}")
+    for split in sorted(set(of_split) - {"train"}):
+        names = _classes_of(split, places)
+        _refuse_other_capitals(names - learnt, learnt, of_split[split], train, source)
+        if len(names) < 2 and not names & learnt:  # Kaggle's way: `test/`, or `test/unknown/`
+            where = f"in one folder, {few([*names])}, that {train} has not" if names else "and no class folders"
+            pictures = _pictures_of(_count_of(split, places, counts))
+            notes.append(f"{of_split[split]} has {pictures} {where}: without labels they are left aside.")
+            places = {folder: place for folder, place in places.items() if place[1] != split}
+    return places | ({"": ("", "")} if "" in counts else {}), notes
+
+
+def _without_double(folder: str, tops: dict[str, set[str]]) -> str:
+    """What is below the split: `train/cats/` → `cats/`, and so for the `train/train/cats/` of some unpackers."""
+    top, _, rest = folder.partition("/")
+    return rest.removeprefix(f"{top}/") if tops[top] == {top} else rest
 
 
 def _refuse_other_capitals(names: set[str], learnt: set[str], top: str, train: str, source: str) -> None:
     folded = {name.casefold(): name for name in learnt}
-    if wrong := sorted(name for name in names if name.casefold() in folded):
-        raise DataError(
-            f"{source} has {few(wrong)} in {top} and {folded[wrong[0].casefold()]} in {train}. Give them one name."
-        )
+    for name in sorted(names):
+        if same := folded.get(name.casefold()):
+            raise DataError(f"{source} has {few([name])} in {top} and {few([same])} in {train}. Give them one name.")
 
 
-def _class_then_split(paths: list[str], source: str) -> tuple[list[Row], list[str]]:
-    """`cats/train/1.jpg`."""
-    rows = []
-    for path in paths:
-        name = _first_folder(path)
-        rows.append((path, name, SPLIT_WORDS[path.split("/")[1].lower()] if name else ""))
-    if not any(split == "train" for _, _, split in rows):
+def _class_then_split(counts: Counts, source: str) -> tuple[Places, list[str]]:
+    """`cats/train/`."""
+    places = {
+        folder: (_class(folder), SPLIT_WORDS[folder.split("/")[1].lower()] if folder else "") for folder in counts
+    }
+    if not _classes_of("train", places):
         raise DataError(f"The class folders of {source} have no train folder in them: there is nothing to learn from.")
-    return rows, ["The splits are folders inside the class folders."]
+    return places, ["The splits are folders inside the class folders."]
 
 
-def _first_folder(path: str) -> str:
-    """Letters with accents are one or two signs on a disk, and the same class."""
-    name, slash, _ = path.partition("/")
-    return unicodedata.normalize("NFC", name) if slash else ""
+def _folder(path: str) -> str:
+    return path[: path.rfind("/") + 1]
 
 
-def _count(pictures: Sequence[object]) -> str:
-    return "1 picture" if len(pictures) == 1 else f"{len(pictures):,} pictures"
+def _class(folder: str) -> str:
+    """The first name. Letters with accents are one or two signs on a disk, and the same class."""
+    return unicodedata.normalize("NFC", folder.partition("/")[0])
+
+
+def _classes_of(split: str, places: Places) -> set[str]:
+    return {name for name, side in places.values() if side == split} - {""}
+
+
+def _count_of(split: str, places: Places, counts: Counts) -> int:
+    return sum(counts[folder] for folder, (_, side) in places.items() if side == split)
+
+
+def _pictures_of(count: int) -> str:
+    return "1 picture" if count == 1 else f"{count:,} pictures"
