@@ -316,13 +316,11 @@ def test_names_that_are_no_text_are_shown_and_read(tmp_path: Path) -> None:
     source = plant(tmp_path / "set", ALONE)
     broken = os.fsencode(source) + b"/cats/\xff.png"
     Path(os.fsdecode(broken)).write_bytes(content_of("x.png"))
-    Path(os.fsdecode(broken.replace(b"\xff", b"\xfe"))).write_bytes(b"")
+    Path(os.fsdecode(broken.replace(b"\xff", b"\xfe"))).symlink_to("nowhere")
     Path(os.fsdecode(os.fsencode(source) + b"/\xfd.png")).write_bytes(content_of("x.png"))
     made = packed(source)
     assert r"cats/\xff.png" in made.index.samples
-    assert list(made.left_out.values()) == [
-        r"cats/\xfe.png is not a picture that Vitral reads (JPEG, PNG, WEBP, BMP, GIF, TIFF, .npy)."
-    ]
+    assert list(made.left_out.values()) == [r"cats/\xfe.png is not there."]
     assert any(r"\xfd.png" in note for note in made.index.notes)
     "".join([*made.index.samples, *made.index.notes, *made.left_out.values()]).encode("utf-8")  # all of it is text
 
@@ -465,8 +463,11 @@ def test_no_group_is_ever_on_two_sides(pictures: list[tuple[int, int]], seed: in
     names = [str(number) for number in range(len(pictures))]
     try:
         made, _ = complete_splits([""] * len(pictures), labels, names, groups, validation=validation, seed=seed)
-    except DataError as error:
-        assert len(set(groups)) < 3 and "are of one group" in str(error)
+    except DataError as error:  # two groups, or one that is nearly all of it
+        held = np.zeros((13, 5))
+        np.add.at(held, tuple(np.transpose(pictures)), 1)
+        assert len(set(groups)) < 3 or np.linalg.norm(held, axis=1).max() > 0.6 * np.linalg.norm(held.sum(axis=0))
+        assert "are of one group" in str(error)
         return
     assert len(set(zip(groups, made.tolist(), strict=True))) == len(set(groups))
     assert {"train", "test"} <= set(made.tolist()) <= {"train", "validation", "test"}
@@ -737,12 +738,12 @@ def test_damaged_archives_are_refused(tmp_path: Path) -> None:
     folder = plant(tmp_path / "set", PETS)
     whole = {name: zipped(folder, tmp_path / name).read_bytes() for name in ["x.zip"]}
     whole |= {name: tarred(folder, tmp_path / name, "").read_bytes() for name in ("x.tar", "x.tar.gz", "x.tar.xz")}
-    header = bytearray(whole["x.tar"])
-    header[header.index(b"a-b/4.png")] = 0xFF  # the checksum of that header is wrong now
+    plain = tar_of(tmp_path / "x.tar", ((tarfile.TarInfo(name), content_of(name)) for name in ALONE)).read_bytes()
+    last = plain.index(b"dogs/4.png")  # where the last header begins
     damaged = [(name, content[: len(content) // 2]) for name, content in whole.items()]
     damaged += [(name, b"nonsense" * 200) for name in whole] + [(name, b"") for name in whole]
-    between = whole["x.tar"].index(b"a-b/4.png")
-    damaged += [("x.tar", bytes(header)), ("x.tar", whole["x.tar"][:between]), ("x.tar.gz", whole["x.zip"])]
+    damaged += [("x.tar", plain[:last] + b"\xff" + plain[last + 1 :]), ("x.tar", plain[:last])]
+    damaged += [("x.tar.gz", whole["x.zip"])]
     for name, content in damaged:
         archive = tmp_path / name
         archive.write_bytes(content)

@@ -19,7 +19,12 @@ digits = Recipe(
         classes=0,
         positions=Positions(std=0.5),
     ),
-    data=Data(source="digits", interpolation="box", jpeg="scaled", augment=Augment(rotate=11.5, zoom=0.12, shear=8.5, shift=0.09)),
+    data=Data(
+        source="digits",
+        interpolation="box",
+        jpeg="scaled",
+        augment=Augment(rotate=11.5, zoom=0.12, shear=8.5, shift=0.09),
+    ),
     train=Train(
         epochs=80,
         batch_size=64,

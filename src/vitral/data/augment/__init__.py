@@ -8,8 +8,6 @@ What happens to a picture is a function of seed, epoch, sample and copy, to the 
 the other pictures in it, or the number of threads. `mix` is the exception, as it must be: it looks at a neighbour.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,7 +20,6 @@ from vitral.data.augment.geometry import Size, affine_matrices, place
 from vitral.data.augment.mix import mix
 from vitral.data.augment.policies import blur_sigma, change, rounds, three
 from vitral.data.config import Augment
-from vitral.data.threads import one_core_each
 
 __all__ = ["affine_matrices", "augment", "mix"]
 
@@ -48,24 +45,11 @@ def augment(
     """
     draws = Draws(seed, epoch, samples, np.broadcast_to(copies, len(samples)))
     augmented = torch.empty(*images.shape[:2], *size)
-
-    def piece(rows: slice) -> None:
-        augmented[rows] = _augmented(images[rows], how, draws.rows(rows), size, background)
-
     each = max(1, PIECE // max(images[:1].numel(), 1))
-    _share_out(piece, [slice(start, start + each) for start in range(0, len(images), each)])
+    for start in range(0, len(images), each):
+        rows = slice(start, start + each)
+        augmented[rows] = _augmented(images[rows], how, draws.rows(rows), size, background)
     return augmented
-
-
-def _share_out(piece: Callable[[slice], None], pieces: list[slice]) -> None:
-    """Do all the pieces, as many at a time as torch has threads here."""
-    threads = torch.get_num_threads()
-    if threads == 1:
-        for rows in pieces:
-            piece(rows)
-    else:
-        with one_core_each(threads) as pool:
-            list(pool.map(piece, pieces))
 
 
 def _augmented(images: Tensor, how: Augment, draws: Draws, size: Size, background: int) -> Tensor:

@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import betaincinv
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -27,6 +26,8 @@ def mix(
     The first picture of a batch is mixed with the last, the second with the last but one, and so on; each has its own
     share. With both mixup and cutmix each picture gets one of them, as likely.
     """
+    from scipy.special import betaincinv  # a tenth of a second that a training without mixing does without
+
     targets = one_hot(labels, classes).to(images.dtype)
     if not (how.mixup or how.cutmix):
         return images, targets
