@@ -89,7 +89,7 @@ def photographs(folder: Path, count: int, make: Callable[[Image.Image], Image.Im
 def packing(repeats: int) -> None:
     cases: list[tuple[str, int, int, Callable[[Image.Image], Image.Image]]] = [
         ("2,000-px JPEGs → 224", 48, 224, lambda part: part.resize((2000, 1500), Image.Resampling.BICUBIC)),
-        ("256-px JPEGs → 64", 600, 64, lambda part: part.resize((341, 256), Image.Resampling.BICUBIC)),
+        ("256-px JPEGs → 64", 1200, 64, lambda part: part.resize((341, 256), Image.Resampling.BICUBIC)),
     ]
     print(
         f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, {repeats} interleaved runs"
@@ -139,7 +139,7 @@ def index(_: int) -> None:
         with table.open("w") as file:
             file.write("path,label\n")
             for number in range(1_000_000):
-                file.write(f"100000/class-{number % 100:02}/{number % 100_000:07}.png,class-{number % 100:02}\n")
+                file.write(f"1000000/class-{number % 100:02}/{number:07}.png,class-{number % 100:02}\n")
         began = time.perf_counter()
         found = open_source(Data(source=str(table)))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20

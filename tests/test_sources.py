@@ -247,8 +247,9 @@ UNDERSTOOD: dict[str, tuple[list[str], dict[str, dict[str, int]], list[str]]] = 
 @pytest.mark.parametrize("layout", UNDERSTOOD)
 def test_a_common_layout_is_understood(tmp_path: Path, layout: str) -> None:
     names, expected, notes = UNDERSTOOD[layout]
-    index = opened(plant(tmp_path / "set", names))
-    assert counts(index) == expected
+    made = packed(plant(tmp_path / "set", names))
+    index = made.index
+    assert counts(index) == expected and made.left_out == {}
     assert list(index.notes) == notes
     assert list(index.class_names) == sorted({name for split in expected.values() for name in split})
 
@@ -547,7 +548,7 @@ def test_a_table_without_splits_gets_them_and_an_empty_word_is_train(pictures: P
 
 
 def test_paths_may_be_absolute_and_names_may_be_strange(tmp_path: Path) -> None:
-    strange = ['a "quoted", name.png', "two\nlines.png", "größe 画像.png"]
+    strange = ['a "quoted", name.png', "two\nlines.png", "two\r\nmore.png", "größe 画像.png"]
     names = [f"{label}/{name}" for label in ("eins", "zwei, drei") for name in strange]
     plant(tmp_path / "far", names)
     (tmp_path / "near").mkdir()

@@ -33,7 +33,7 @@ def tell(evaluation: "Evaluation") -> None:
     figures = sorted(path.name for path in evaluation.run.folder.glob("*.png"))
     console.print(
         f"\nTest loss {evaluation.loss:.3f}, test accuracy {evaluation.accuracy:.1%} "
-        f"of {evaluation.pictures} pictures (95 % interval {low:.1%} to {high:.1%}).",
+        f"of {evaluation.pictures:,} pictures (95 % interval {low:.1%} to {high:.1%}).",
         style="bold",
     )
     console.print(f"Look at {evaluation.run.folder}/: {', '.join(figures)}", soft_wrap=True)

@@ -111,7 +111,9 @@ class Progress:
             f"{counts['test']:,} to test; {len(index.class_names)} classes."
         )
         console.print(repr(plan.model))
-        console.print(f"{plan.steps:,} steps in {self.epochs} epochs, into {event.run.folder}\n")
+        console.print(
+            f"{plan.steps:,} steps in {self.epochs} epoch{'s' if self.epochs > 1 else ''}, into {event.run.folder}\n"
+        )
         validation = "   validation loss  accuracy" if self.validates else ""
         console.print(f"epoch   train loss  accuracy{validation}   seconds   waited for pictures", style="bold")
         self.task = self.bar.add_task("training", total=plan.steps, speed="")

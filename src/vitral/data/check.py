@@ -341,6 +341,15 @@ def _storage(index: Index, seen: Sequence[Seen]) -> Iterable[Finding]:
         f"More than {LONG:g} times as long as wide",
         "Only the square in the middle is used: cut them yourself if what matters lies elsewhere.",
     )
+    strange = those(lambda facts: facts.channels != index.channels and not {facts.channels, index.channels} <= {1, 3})
+    if strange:
+        yield Finding(
+            "channels",
+            True,
+            f"Not the {index.channels} channels that most pictures have: {_pictures(len(strange))}.",
+            "Training leaves them out: give all pictures the same channels.",
+            strange,
+        )
     grey = those(lambda facts: facts.channels == 1)
     if index.channels == 3 and 0 < len(grey) < sum(one.facts is not None for one in seen):
         yield from told("grey", grey, "Grey among coloured ones", "They are read as colour with no saturation.")

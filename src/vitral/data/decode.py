@@ -6,6 +6,8 @@ out is a Pillow picture in mode L, LA, RGB or RGBA; or an array (H, W, bands) wh
 """
 
 import math
+import os
+import stat
 import struct
 import zlib
 from dataclasses import dataclass
@@ -106,19 +108,28 @@ def describe(content: bytes | NDArray[np.uint8], name: str = "The picture") -> F
 def read_file(path: Path, name: str = "") -> bytes:
     """All of a file that should be a picture; why not, if it cannot be."""
     name = name or str(path)
+    # Four calls of the system and no more: after each, threads that decode beside this one compete for Python's lock.
     try:
-        with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # the last: a pipe is not waited for
+        try:
+            found = os.fstat(file)
+            if found.st_size > MOST_BYTES:
+                raise DataError(f"{name} has more than {MOST_BYTES // 2**20} MiB, which is too much for one picture.")
+            content = os.read(file, found.st_size) if stat.S_ISREG(found.st_mode) else b""
+        finally:
+            os.close(file)
     except FileNotFoundError:
         raise DataError(f"{name} is not there.") from None
-    except IsADirectoryError:
-        raise DataError(f"{name} is a folder, and one picture was expected.") from None
     except PermissionError:
         raise DataError(f"{name} may not be read by this user.") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{name} cannot be read ({getattr(error, 'strerror', None) or error}).") from None
-    if len(content) > MOST_BYTES:
-        raise DataError(f"{name} has more than {MOST_BYTES // 2**20} MiB, which is too much for one picture.")
+    if stat.S_ISDIR(found.st_mode):
+        raise DataError(f"{name} is a folder, and one picture was expected.")
+    if not stat.S_ISREG(found.st_mode):
+        raise DataError(f"{name} is not a file.")
+    if len(content) < found.st_size:
+        raise DataError(f"{name} changed while it was read.")
     return content
 
 
@@ -190,7 +201,9 @@ def _rawmode(image: Image.Image) -> str:
 
 
 def _upright_8_bit(image: Image.Image, name: str) -> Image.Image:
-    image = ImageOps.exif_transpose(image)
+    image.load()
+    if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):  # I;16 and its byte orders; and I, whole numbers of 32 bits
         values = np.asarray(image)
         if image.mode == "I" and 0 <= values.min() and values.max() <= 255:
@@ -201,10 +214,13 @@ def _upright_8_bit(image: Image.Image, name: str) -> Image.Image:
     if image.mode == "F":
         raise DataError(f"{name} holds decimal numbers, and nobody says what is white: only 8 and 16 bits are read.")
     if image.has_transparency_data:
-        return image.convert("LA" if image.mode in ("1", "L", "LA") else "RGBA")
-    if image.mode in ("1", "L"):
-        return image.convert("L")
-    return image.convert("RGB")
+        return in_mode(image, "LA" if image.mode in ("1", "L", "LA") else "RGBA")
+    return in_mode(image, "L" if image.mode in ("1", "L") else "RGB")
+
+
+def in_mode(image: Image.Image, mode: str) -> Image.Image:
+    """Converted, or as it is: Pillow would copy it."""
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _is_bands(image: Image.Image) -> bool:

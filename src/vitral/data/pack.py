@@ -31,7 +31,8 @@ from vitral.settings import FORMAT
 
 MOST_LEFT_OUT = 0.1  # a larger share of unreadable pictures is no accident
 MOST_IN_MEMORY = 2**30  # bytes; pictures that are pixels already need no file below this
-CHUNK = 4 * 2**20  # bytes of pixels that are made, checked and told of together
+CHUNK = 4 * 2**20  # bytes of pixels that are made, checked and told of together, …
+MOST_IN_CHUNK = 64  # … or as many pictures: so that no thread is left with the last of them
 
 PIXELS, PROGRESS, DONE = "pixels.bin", "progress.jsonl", "pack.json"
 
@@ -213,7 +214,7 @@ def _tell(progress: Any, chunk: Chunk) -> None:
 
 def _rows(number: int, shape: tuple[int, ...]) -> range:
     """The sample numbers of a chunk."""
-    each = max(1, CHUNK // int(np.prod(shape[1:])))
+    each = max(1, min(MOST_IN_CHUNK, CHUNK // int(np.prod(shape[1:]))))
     return range(number * each, min((number + 1) * each, shape[0]))
 
 

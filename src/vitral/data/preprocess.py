@@ -17,7 +17,7 @@ from pydantic import Field, StrictInt, model_validator
 from torch import Tensor
 
 from vitral.data.config import Interpolation, Jpeg, Resize
-from vitral.data.decode import MOST_CHANNELS, Decoded, Picture, decode
+from vitral.data.decode import MOST_CHANNELS, Decoded, Picture, decode, in_mode
 from vitral.errors import DataError
 from vitral.settings import Settings
 
@@ -125,4 +125,4 @@ class Preprocess(Settings):
         if image.mode in ("LA", "RGBA"):
             behind = Image.new("RGBA", image.size, (self.background,) * 3 + (255,))
             image = Image.alpha_composite(behind, image.convert("RGBA"))
-        return image.convert("L" if self.channels == 1 else "RGB")
+        return in_mode(image, "L" if self.channels == 1 else "RGB")

@@ -18,10 +18,7 @@ class Files:
     paths: Sequence[str]
 
     def read(self, number: int) -> bytes:
-        path, name = self.folder / self.paths[number], shown(self.paths[number])
-        if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be waited for
-            raise DataError(f"{name} is not a file.")
-        return read_file(path, name)
+        return read_file(self.folder / self.paths[number], shown(self.paths[number]))
 
     def stamp(self, number: int) -> str:
         try:
