@@ -12,7 +12,7 @@ test: .venv/installed-for-tests  ## lint, types, fast tests
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
-	.venv/bin/pytest
+	.venv/bin/pytest -n 2
 
 test-slow: .venv/installed-for-tests  ## the tests that take minutes
 	.venv/bin/pytest -m slow

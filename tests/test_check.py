@@ -117,6 +117,15 @@ def test_one_of_everything_is_found(clean: Path) -> None:
     assert all(finding.what.endswith(".") and finding.advice.endswith(".") for finding in found.findings)
 
 
+def test_pictures_of_a_telephone_are_not_passed_over_in_silence(clean: Path) -> None:
+    for number in range(3):
+        path = clean / "train" / "ash" / f"IMG_{number}.HEIC"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"....ftypheic")
+    found = report(clean)
+    assert kinds(found)["unread"] is True and "3 .heic" in found.findings[0].what
+
+
 def test_what_is_wrong_with_the_classes(clean: Path, tmp_path: Path) -> None:
     save(texture(1), clean / "test" / "ash" / "1.png")
     found = kinds(report(clean))
@@ -128,6 +137,40 @@ def test_what_is_wrong_with_the_classes(clean: Path, tmp_path: Path) -> None:
     assert (found["few"], found["imbalance"], found["names"], found["not-in-split"]) == (False, False, True, False)
     save(texture(1), tmp_path / "one" / "ash" / "1.png")
     assert kinds(report(tmp_path / "one"))["one-class"] is True
+
+
+def test_icons_that_differ_only_in_what_is_transparent_are_no_copies(tmp_path: Path) -> None:
+    random_shapes = np.random.default_rng(0)
+    for number in range(40):
+        shape = Image.fromarray(random_shapes.integers(0, 2, (6, 6), np.uint8) * 255).resize(
+            (48, 48), Image.Resampling.NEAREST
+        )
+        icon = Image.new("RGBA", (48, 48))
+        icon.putalpha(shape)
+        save(
+            icon, tmp_path / "icons" / ("train", "test")[number % 4 == 0] / ("on", "off")[number % 2] / f"{number}.png"
+        )
+    found = report(tmp_path / "icons")
+    assert {kind for kind in kinds(found) if "leak" in kind or "copies" in kind or "labels" in kind} == set()
+    assert len(named(found, "transparent")) == 40
+
+
+def test_what_check_calls_readable_can_be_packed(tmp_path: Path) -> None:
+    """Bands that are three, without a word on colours: as microscopes and satellites write them."""
+    import tifffile
+
+    from vitral import Preprocess
+    from vitral.data.pack import pack
+
+    for number in range(8):
+        path = tmp_path / "bands" / "ab"[number % 2] / f"{number}.tif"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        values = np.asarray(texture(number, 32))
+        tifffile.imwrite(path, values, photometric="minisblack", planarconfig="contig")
+    index = open_source(Data(source=str(tmp_path / "bands")))
+    assert not check(index).serious and index.channels == 3
+    grey = Preprocess(image_size=(16, 16), channels=3, mean=(0.0,) * 3, std=(1.0,) * 3)
+    assert pack(index, grey, tmp_path / "data").left_out == {}
 
 
 # 50 of each in a real set
@@ -206,7 +249,8 @@ def test_the_command_draws_sheets_and_tells_by_its_exit_code(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     main(["check", "clean"])
-    assert "160 pictures looked at: nothing serious" in capsys.readouterr().out
+    assert "160 pictures looked at: nothing was found." in capsys.readouterr().out
+    assert not (tmp_path / "checks" / "clean" / "findings.png").exists()
     plant(clean)
     (clean / "train" / "<script>").mkdir()
     save(texture(77), clean / "train" / "<script>" / "name\nwith a line.png")
@@ -221,3 +265,20 @@ def test_the_command_draws_sheets_and_tells_by_its_exit_code(
     for name in drawn - {"findings.csv"}:
         with Image.open(tmp_path / "sheets" / name) as image:
             assert image.width > 900 and np.asarray(image.convert("L")).std() > 5
+    mended = ["check", str(tmp_path / "clean" / "train"), "--out", "sheets"]
+    shutil.rmtree(clean / "train")
+    for number in range(8):
+        save(texture(500 + number), clean / "train" / "ab"[number % 2] / f"{number}.png")
+    main(mended)
+    assert not (tmp_path / "sheets" / "findings.png").exists()  # nothing old is taken for new
+
+
+def test_a_mistake_is_told_before_the_pictures_are_looked_at(clean: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for args, sentence in (
+        (["--augment", "nope"], "There is no recipe nope"),
+        (["train.epochs=7"], "train.epochs is no setting of the pictures"),
+        (["--out", "/proc/nowhere"], "cannot be written"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["check", str(clean), *args])
+        assert sentence in capsys.readouterr().err

@@ -200,7 +200,7 @@ def test_files_that_are_no_pictures_are_named(tmp_path: Path, photo: NDArray[np.
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(buffer, "JPEG")
     files = {
         "text.jpg": (b"not a picture", "is not a picture that Vitral reads"),
-        "empty.png": (b"", "is not a picture that Vitral reads"),
+        "empty.png": (b"", "is empty"),
         "cut.jpg": (buffer.getvalue()[:900], "is damaged and cannot be read"),
         "script.eps": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is not a picture that Vitral reads"),
     }
@@ -238,9 +238,9 @@ def test_a_pillow_picture_that_is_cut_off_is_told(photo: NDArray[np.uint8]) -> N
     Image.fromarray(photo).save(buffer, "JPEG")
     with pytest.raises(DataError, match="is damaged"):
         decode(Image.open(BytesIO(buffer.getvalue()[:-30])))
-    with pytest.raises(DataError, match="from 0 to 70000"):
-        decode(Image.fromarray(np.array([[0, 70_000]], np.int32)))
-    assert np.asarray(decode(Image.fromarray(np.array([[0, 200]], np.int32)))).tolist() == [[0, 200]]
+    for values in ([[0, 70_000]], [[0, 200]]):  # what they mean must not depend on the other pictures' values
+        with pytest.raises(DataError, match="whole numbers of 32 bits"):
+            decode(Image.fromarray(np.array(values, np.int32)))
 
 
 # Preprocessing

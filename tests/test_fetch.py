@@ -182,7 +182,9 @@ def test_a_server_that_ignores_range_and_never_gets_further_is_given_up(
     server: Server, tmp_path: Path, waited: list[float]
 ) -> None:
     server.knows_range, server.breaks_after = False, [1_000] * 20
-    with pytest.raises(DataError, match="tiny could not be fetched.*1,000 of 1,024,000 bytes are kept; `vitral fetch"):
+    with pytest.raises(
+        DataError, match="tiny could not be fetched.*1,000 of 1,024,000 bytes are kept. Run `vitral fetch"
+    ):
         fetch(one_file(server), tmp_path)
     assert waited == list(WAITS)
 
@@ -279,7 +281,7 @@ def test_a_part_longer_than_what_the_server_has_now(server: Server, tmp_path: Pa
         ([410], r"is not there \(410\)"),
         ([403], r"127.0.0.1:\d+ refuses .*\(403 Forbidden\)"),
         ([302], "refuses .*Redirection to url 'file:///etc/passwd' is not allowed"),
-        ([503] * 9, r"is busy \(503 Service Unavailable\). `vitral fetch tiny` goes on"),
+        ([503] * 9, r"is busy \(503 Service Unavailable\). Run `vitral fetch tiny` again to go on"),
         ([0] * 9, "broke the connection off .*Remote end closed connection"),
     ],
 )

@@ -190,10 +190,10 @@ def test_what_is_not_a_run_is_told(tmp_path: Path, run_copy: Path) -> None:
 
 
 def test_nothing_is_overwritten(run_copy: Path) -> None:
-    before = {path.name: path.read_bytes() for path in run_copy.iterdir()}
+    before = {path: path.read_bytes() for path in run_copy.rglob("*") if path.is_file()}
     with pytest.raises(RunError, match="is not empty, and nothing is overwritten"):
         train(quick_digits(), out=run_copy)
-    assert {path.name: path.read_bytes() for path in run_copy.iterdir()} == before
+    assert {path: path.read_bytes() for path in run_copy.rglob("*") if path.is_file()} == before
 
 
 def test_a_line_of_metrics_that_was_cut_off_is_left_out(run_copy: Path) -> None:

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from vitral.model.vit import ViT
     from vitral.recipe import Recipe
     from vitral.run import Run
-    from vitral.training.loop import Epoch, Finished, Packing, Started, Step, events, train
+    from vitral.training.loop import Finished, Packing, Saved, Started, Step, events, train
+    from vitral.training.sitting import Epoch
     from vitral.version import __version__
 
 _HOMES = {
     "Classifier": "vitral.classifier",
     "DataError": "vitral.errors",
-    "Epoch": "vitral.training.loop",
+    "Epoch": "vitral.training.sitting",
     "Evaluation": "vitral.evaluation.evaluate",
     "Finished": "vitral.training.loop",
     "Packing": "vitral.training.loop",
@@ -32,6 +33,7 @@ _HOMES = {
     "RecipeError": "vitral.errors",
     "Run": "vitral.run",
     "RunError": "vitral.errors",
+    "Saved": "vitral.training.loop",
     "Started": "vitral.training.loop",
     "Step": "vitral.training.loop",
     "ViT": "vitral.model.vit",
@@ -59,6 +61,7 @@ __all__ = [
     "RecipeError",
     "Run",
     "RunError",
+    "Saved",
     "Started",
     "Step",
     "ViT",

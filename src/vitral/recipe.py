@@ -5,23 +5,47 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictInt
+from pydantic import BeforeValidator, Field, StrictInt, model_validator
 
 from vitral.data.config import Data
 from vitral.errors import RecipeError
-from vitral.model.config import ViTConfig
+from vitral.model.config import Regularise, ViTConfig
 from vitral.settings import FORMAT, Part, Settings, as_table, check_format, names, unknown
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
+DecayOn = Annotated[Literal["matrices", "all"], Field(description="all: also biases, norms, tokens and positions")]
+
+
 class AdamW(Part):
-    """One rate for all."""
+    """One rate for all; the decay is decoupled from the gradient."""
 
     kind: Literal["adamw"] = "adamw"
     learning_rate: float = Field(default=1e-3, gt=0)
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     weight_decay: float = Field(default=0.0, ge=0)
+    decay_on: DecayOn = "matrices"
+
+
+class Adam(Part):
+    """As it was before AdamW: the decay is added to the gradient."""
+
+    kind: Literal["adam"] = "adam"
+    learning_rate: float = Field(default=1e-3, gt=0)
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    weight_decay: float = Field(default=0.0, ge=0)
+    decay_on: DecayOn = "matrices"
+
+
+class SGD(Part):
+    """Plain steps with momentum; the decay is added to the gradient."""
+
+    kind: Literal["sgd"] = "sgd"
+    learning_rate: float = Field(default=0.03, gt=0)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    decay_on: DecayOn = "matrices"
 
 
 class Muon(Part):
@@ -36,7 +60,7 @@ class Muon(Part):
     adamw_weight_decay: float = Field(default=0.0, ge=0)
 
 
-Optimizer = Annotated[AdamW | Muon, Field(discriminator="kind"), BeforeValidator(as_table)]
+Optimizer = Annotated[AdamW | Adam | SGD | Muon, Field(discriminator="kind"), BeforeValidator(as_table)]
 
 
 class Schedule(Part):
@@ -45,25 +69,61 @@ class Schedule(Part):
     kind: Literal["cosine", "linear", "constant"] = "cosine"
 
 
+class Fixed(Part):
+    """The same from the first step to the last."""
+
+    kind: Literal["fixed"] = "fixed"
+
+
+class Rising(Part):
+    """From a share at the first step evenly up to all, which is reached after `until` of the steps."""
+
+    kind: Literal["rising"] = "rising"
+    start: float = Field(default=0.5, gt=0, lt=1)
+    until: float = Field(default=0.6, gt=0, le=1)
+
+
+Course = Annotated[Fixed | Rising, Field(discriminator="kind"), BeforeValidator(as_table)]
+
+
 class Train(Settings):
     """The table `[train]` of a recipe."""
 
     seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="the one number behind all that is random")
     epochs: StrictInt = Field(default=10, ge=1, description="times through the training pictures")
     batch_size: StrictInt = Field(default=64, ge=1, description="pictures a step")
-    optimizer: Optimizer = Field(
-        default=AdamW(), description="adamw, or muon for the blocks' matrices and adamw for the rest"
+    accumulate: StrictInt = Field(
+        default=1, ge=1, description="parts that a batch is worked through in, to save memory"
     )
+    optimizer: Optimizer = Field(
+        default=AdamW(), description="adamw, adam, sgd, or muon for the blocks' matrices and adamw for the rest"
+    )
+    layer_decay: float = Field(
+        default=1.0, gt=0, le=1, description="each block learns at this share of the next one's rate"
+    )
+    clip: float = Field(default=0.0, ge=0, description="gradients are shortened to this norm; 0: they are not")
     warmup: float = Field(default=0.05, ge=0, le=1, description="share of the steps in which the learning rate rises")
     schedule: Schedule = Field(default=Schedule(), description="and then: cosine or linear towards 0, or constant")
     label_smoothing: float = Field(default=0.0, ge=0, lt=1, description="share of the target spread over all classes")
     class_weights: Literal["none", "balanced"] = Field(
         default="none", description="balanced: a class weighs more in the loss the fewer pictures it has"
     )
+    patches: Course = Field(default=Fixed(), description="rising: at first only a share of the patches is looked at")
+    image_size: Course = Field(default=Fixed(), description="rising: at first pictures are smaller")
     ema: float = Field(
         default=0.0, ge=0, lt=1, description="decay of the average of weights that is the result; 0: the last"
     )
+    choose: Literal["last", "accuracy", "loss"] = Field(
+        default="last", description="the result: the last weights, or those of the epoch that was best in validation"
+    )
+    patience: StrictInt = Field(
+        default=0, ge=0, description="stop after this many epochs without a better validation loss; 0: never"
+    )
+    not_finite: Literal["stop", "skip"] = Field(
+        default="stop", description="what to do when the loss is no number: stop, or leave that step out"
+    )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="auto: the best that is there")
+    regularise: Regularise = Regularise()
 
 
 class Recipe(Settings):
@@ -77,6 +137,15 @@ class Recipe(Settings):
     model: ViTConfig = ViTConfig()
     data: Data = Data()
     train: Train = Train()
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        repeats, batch = self.data.augment.repeats, self.train.batch_size
+        if batch % repeats:
+            raise ValueError(f"data.augment.repeats is {repeats}, and does not divide train.batch_size, {batch}.")
+        if self.data.sampling == "balanced" and self.train.class_weights == "balanced":
+            raise ValueError("data.sampling and train.class_weights are both balanced: one of them is enough.")
+        return self
 
     def changed(self, settings: Mapping[str, Any]) -> "Recipe":
         """The same with some settings changed, by their dotted names."""

@@ -6,6 +6,7 @@ The run folder is the contract between those who make weights and those who use 
 import csv
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,10 +21,12 @@ from vitral.recipe import Recipe
 from vitral.settings import FORMAT, check_format
 
 if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
     from vitral.weights.own import Weights
 
 RECIPE, RECORD, WEIGHTS, METRICS = "recipe.toml", "run.json", "model.safetensors", "metrics.jsonl"
-SPLIT, LEFT_OUT, EVALUATION = "split.csv", "left-out.csv", "evaluation.json"
+SPLIT, LEFT_OUT, EVALUATION, CHECKPOINTS, LOCK = "split.csv", "left-out.csv", "evaluation.json", "checkpoints", ".lock"
 
 
 class Told(BaseModel):
@@ -108,17 +111,49 @@ class Run:
         return (Path(folder) / RECORD).is_file()
 
     @classmethod
-    def create(cls, folder: str | Path, recipe: Recipe, record: Record, split: Iterable[tuple[str, str, str]]) -> "Run":
-        """Begin a run in a folder that is new or empty: nothing is overwritten."""
+    def reserve(cls, folder: str | Path) -> tuple["Run", "BaseFileLock"]:
+        """A folder that is new or empty (or was left by a run that did not get as far as run.json), and its lock."""
         run = cls(Path(folder))
-        with run._writing():
+        with run.writing():
             run.folder.mkdir(parents=True, exist_ok=True)
-            if any(run.folder.iterdir()):
-                raise RunError(f"{folder} is not empty, and nothing is overwritten. Choose another place with --out.")
-            write_whole(run.folder / RECIPE, recipe.to_toml())
-            write_whole(run.folder / SPLIT, _as_csv(("sample", "label", "split"), split))
-        run.write_record(record)  # last: from here on it is a run
-        return run
+        run.check_free()
+        return run, run.lock()
+
+    def check_free(self) -> None:
+        """Whether a run may begin here: nothing is overwritten."""
+        begun = {RECIPE, SPLIT, LEFT_OUT, LOCK}
+        with self.writing():
+            there = list(self.folder.iterdir()) if self.folder.exists() else []
+        if any(path.name not in begun and path.suffix != ".part" for path in there):
+            raise RunError(f"{self.folder} is not empty, and nothing is overwritten. Choose another place with --out.")
+
+    def lock(self) -> "BaseFileLock":
+        """One training at a time: the lock of the system, which goes with the process that has it."""
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.folder / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise RunError(
+                f"Another training is writing into {self.folder}. Choose another place with --out."
+            ) from None
+        return lock
+
+    def begin(
+        self,
+        recipe: Recipe,
+        record: Record,
+        split: Iterable[tuple[str, str, str]],
+        left_out: Iterable[tuple[str, str, str, str]],
+    ) -> None:
+        """Write what is known before the first step."""
+        with self.writing():
+            write_whole(self.folder / RECIPE, recipe.to_toml())
+            write_whole(self.folder / SPLIT, _as_csv(("sample", "label", "split"), split))
+            if unreadable := list(left_out):
+                write_whole(self.folder / LEFT_OUT, _as_csv(("sample", "label", "split", "reason"), unreadable))
+        self.write_record(record)  # last: from here on it is a run
 
     @property
     def recipe(self) -> Recipe:
@@ -183,37 +218,48 @@ class Run:
 
     def write_record(self, record: Record) -> None:
         values = record.model_dump(mode="json", exclude_none=True)
-        with self._writing():
+        with self.writing():
             write_whole(self.folder / RECORD, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
-
-    def write_left_out(self, rows: Iterable[tuple[str, str, str, str]]) -> None:
-        """(sample, label, split, reason) of the pictures that could not be read; without any there is no file."""
-        if rows := list(rows):
-            with self._writing():
-                write_whole(self.folder / LEFT_OUT, _as_csv(("sample", "label", "split", "reason"), rows))
 
     def write_weights(self, weights: "Weights", record: Record) -> None:
         """The weights, then the record with their identity: a kill between the two leaves a run that is readable."""
         from vitral.weights.own import write_weights
 
         path = self.folder / WEIGHTS
-        with self._writing():
+        with self.writing():
             write_weights(path, weights)
             parameters = sum(parameter.numel() for parameter in weights.model.parameters())
             identity = WeightsIdentity(sha256=sha256_of(path), parameters=parameters)
         self.write_record(record.model_copy(update={"weights": identity}))
 
-    def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> None:
+    def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> int:
+        """Returns how many bytes the file has then."""
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        with self._writing(), (self.folder / METRICS).open("a", encoding="utf-8") as file:
+        with self.writing(), (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(text)
+            return file.tell()
+
+    def cut_back(self, metrics: int) -> None:
+        """To a checkpoint: metrics.jsonl had this many bytes then. What a killed writer left behind goes as well."""
+        with self.writing():
+            path = self.folder / METRICS
+            if path.exists() and path.stat().st_size > metrics:
+                os.truncate(path, metrics)
+            for left in [*self.folder.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
+                left.unlink()
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints are."""
+        return self.folder / CHECKPOINTS
 
     def write_evaluation(self, values: Mapping[str, Any]) -> None:
-        with self._writing():
+        with self.writing():
             write_whole(self.folder / EVALUATION, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
+        """What goes wrong with the disk is told as a sentence."""
         try:
             yield
         except OSError as error:
@@ -236,8 +282,9 @@ def last_name(source: str) -> str:
 
 
 def _as_csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows([header, *rows])
+    table, lines = io.StringIO(), [header, *rows]
+    bare = any("\r" in cell for line in lines for cell in line)  # Python 3.11 would not put it into quotes
+    csv.writer(table, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL).writerows(lines)
     return table.getvalue()
 
 

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from vitral.data.check import Report
     from vitral.data.sources import Index
+    from vitral.recipe import Recipe
 
 
 @click.command()
@@ -37,20 +40,54 @@ def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: st
     """
     from vitral.cli.terminal import settings_of
     from vitral.data.sources import open_source
+    from vitral.errors import RecipeError
     from vitral.recipe import Recipe
+    from vitral.recipes import find_recipe
     from vitral.run import last_name
 
-    data = Recipe().changed({**settings_of(settings), "data.source": source}).data
-    index = open_source(data)
-    report = _checked(index)
+    given = settings_of(settings)
+    if other := [name for name in given if not name.startswith("data.")]:
+        raise RecipeError(f"{other[0]} is no setting of the pictures: `vitral check` takes those that start with data.")
+    given["data.source"] = source
+    asked = (find_recipe(recipe) if recipe else Recipe()).changed(given)
     folder = out or Path("checks") / last_name(source)
-    drawn = _draw(report, folder, recipe, quiet=as_json)
+    index = open_source(asked.data)
+    _cleared(folder)
+    report = _checked(index)
     if as_json:
         click.echo(json.dumps(report.write()))
     else:
-        _tell(report, folder, drawn)
+        _tell(report, folder)
+    with _drawing(folder, quiet=as_json):
+        _draw(report, folder, asked if recipe else None)
+    if not as_json:
+        _tell_drawn(folder)
     if report.serious:
         sys.exit(1)
+
+
+def _cleared(folder: Path) -> None:
+    """What an earlier check drew is taken away, so that nothing old is taken for new."""
+    from vitral.errors import RunError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in ("overview.png", "sizes.png", "findings.png", "findings.csv", "augmented.png", "classes/*.png"):
+            for path in folder.glob(name):
+                path.unlink()
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written ({error.strerror}). Choose another place with --out.") from None
+
+
+@contextmanager
+def _drawing(folder: Path, quiet: bool) -> Iterator[None]:
+    from vitral.errors import RunError
+
+    try:
+        with nullcontext() if quiet else console.status("Drawing …"):
+            yield
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written ({error.strerror}). Choose another place with --out.") from None
 
 
 def _checked(index: "Index") -> "Report":
@@ -67,41 +104,26 @@ def _checked(index: "Index") -> "Report":
         def tell(what: str, done: int, total: int) -> None:
             if what not in tasks:
                 tasks[what] = progress.add_task(what, total=total)
+                if not bar.is_terminal and total > 10_000:
+                    click.echo(f"{what}: {total:,} …", err=True)  # a log should not be silent for a minute
             progress.update(tasks[what], completed=done)
 
         return check(index, tell)
 
 
-def _draw(report: "Report", folder: Path, recipe: str | None, quiet: bool) -> list[Path]:
-    from vitral.errors import RunError
+def _draw(report: "Report", folder: Path, recipe: "Recipe | None") -> None:
     from vitral.files import write_whole
     from vitral.look import checked
-
-    try:
-        if quiet:
-            drawn = checked.draw(report, folder)
-        else:
-            with console.status("Drawing …"):
-                drawn = checked.draw(report, folder)
-        if any(finding.samples for finding in report.findings):
-            drawn.append(folder / "findings.csv")
-            write_whole(drawn[-1], _as_csv(report))
-        if recipe:
-            drawn.append(folder / "augmented.png")
-            _augmented(report.index, recipe, drawn[-1])
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written ({error.strerror}). Choose another place with --out.") from None
-    return drawn
-
-
-def _augmented(index: "Index", name: str, path: Path) -> None:
-    from vitral.look import checked
-    from vitral.recipes import find_recipe
     from vitral.training.preparation import complete, preprocess_of
 
-    recipe = find_recipe(name)
-    config = complete(recipe.model.model_copy(update={"classes": 0}), index)
-    checked.augmented(index, preprocess_of(recipe, config), recipe.data.augment, recipe.train.seed, path)
+    checked.draw(report, folder)
+    if any(finding.samples for finding in report.findings):
+        write_whole(folder / "findings.csv", _as_csv(report))
+    if recipe:
+        index = report.index
+        config = complete(recipe.model.model_copy(update={"classes": 0}), index)
+        preprocess = preprocess_of(recipe, config)
+        checked.augmented(index, preprocess, recipe.data.augment, recipe.train.seed, folder / "augmented.png")
 
 
 def _as_csv(report: "Report") -> str:
@@ -119,7 +141,7 @@ def _as_csv(report: "Report") -> str:
     return text.getvalue()
 
 
-def _tell(report: "Report", folder: Path, drawn: list[Path]) -> None:
+def _tell(report: "Report", folder: Path) -> None:
     from vitral.data.sources import SPLITS
 
     index = report.index
@@ -147,10 +169,14 @@ def _tell(report: "Report", folder: Path, drawn: list[Path]) -> None:
             console.print(f"    and {len(finding.samples) - 3:,} more in {folder}/findings.csv", style="dim")
     if not report.compared:
         console.print("\nNear copies were not looked for: there are too many pictures to compare each with each.")
-    verdict = f"{len(serious)} serious" if serious else "nothing serious"
-    console.print(f"\n{len(index.samples):,} pictures looked at: {verdict}, {len(report.findings)} findings in all.")
-    sheets = [str(path.relative_to(folder)) for path in drawn if path.parent == folder]
-    console.print(f"Look at {folder}/: {', '.join(sheets)}, and a sheet of each class in classes/.", soft_wrap=True)
+    other = len(report.findings) - len(serious)
+    verdict = f"{len(serious)} serious, {other} to know of" if report.findings else "nothing was found"
+    console.print(f"\n{len(index.samples):,} pictures looked at: {verdict}.")
+
+
+def _tell_drawn(folder: Path) -> None:
+    sheets = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_file()))
+    console.print(f"Look at {folder}/: {sheets}, and a sheet of each class in classes/.", soft_wrap=True)
 
 
 def _tell_storage(report: "Report") -> None:

@@ -1,35 +1,48 @@
-"""vitral train RECIPE [key=value …] [--out RUN]"""
+"""vitral train RECIPE [key=value …] [--out RUN] [--resume]"""
 
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console, settings_of
+from vitral.cli.terminal import console, printable, settings_of
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from vitral.run import Run
-    from vitral.training.loop import Epoch, Event, Packing, Started
+    from vitral.training.loop import Event, Packing, Started
+    from vitral.training.sitting import Epoch
 
 
 @click.command()
-@click.argument("recipe", shell_complete=completion.recipes)
+@click.argument("recipe", required=False, shell_complete=completion.recipes)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder. Default: the next free one in runs/.")
-def command(recipe: str, settings: tuple[str, ...], out: Path | None) -> None:
+@click.option("--resume", is_flag=True, help="Go on with what was begun in --out; begin where there is nothing.")
+@click.option(
+    "--save-every", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds between checkpoints."
+)
+def command(recipe: str | None, settings: tuple[str, ...], out: Path | None, resume: bool, save_every: float) -> None:
     """Train a model, measure it on pictures it has never seen, and draw what it learnt.
 
     RECIPE is a name (`vitral ls`) or a TOML file (`vitral show digits > mine.toml`). Any setting of it can be changed:
 
     \b
         vitral train digits train.epochs=5 train.seed=3 --out runs/x
+        vitral train --out runs/x --resume      goes on after a stop, to the bit as if there had been none
     """
     from vitral.recipes import find_recipe
 
-    asked = find_recipe(recipe).changed(settings_of(settings))
+    if recipe and "=" in recipe:
+        settings, recipe = (recipe, *settings), None
+    if recipe is None and (settings or not resume):
+        raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
+    asked = find_recipe(recipe).changed(settings_of(settings)) if recipe else None
     # Loading torch takes a second or two; a mistake in the recipe has been told by now.
     from vitral.cli.evaluate import tell
     from vitral.evaluation.evaluate import evaluate
@@ -37,16 +50,35 @@ def command(recipe: str, settings: tuple[str, ...], out: Path | None) -> None:
 
     progress = Progress()
     try:
-        run = train(asked, out=out, listeners=[progress])
+        with _stopping(progress):
+            run = train(asked, out=out, resume=resume, listeners=[progress], save_every=save_every)
     except KeyboardInterrupt:
-        if progress.run and progress.run.has_weights:
-            console.print(f"What it has learnt so far is in {progress.run.folder}", soft_wrap=True)
+        if progress.run:
+            console.print(f"What it has learnt so far is in {progress.run.folder}. Go on from here:", soft_wrap=True)
+            console.print(f"    vitral train --out {progress.run.folder} --resume", soft_wrap=True)
         raise
     finally:
         progress.close()
     with console.status("Measuring on the test pictures, drawing …"):
         evaluation = evaluate(run)
     tell(evaluation)
+
+
+@contextmanager
+def _stopping(progress: "Progress") -> Iterator[None]:
+    """Ctrl-C and SIGTERM stop between two steps, where everything can be saved; a second one stops at once."""
+
+    def stop(number: int, _: object) -> None:
+        if progress.stop or progress.run is None:
+            raise KeyboardInterrupt
+        progress.stop = True
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Progress:
@@ -57,6 +89,7 @@ class Progress:
         from rich.progress import Progress as Bar
 
         self.run: Run | None = None
+        self.stop = False  # asked for, and done after the next step
         self.bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=32),
@@ -69,7 +102,8 @@ class Progress:
         )
 
     def __call__(self, event: "Event") -> None:
-        from vitral.training.loop import Epoch, Finished, Packing, Started, Step
+        from vitral.training.loop import Finished, Packing, Started, Step
+        from vitral.training.sitting import Epoch
 
         match event:
             case Packing():
@@ -78,6 +112,8 @@ class Progress:
                 self._begin(event)
             case Step(step=step):
                 self.bar.update(self.task, completed=step, speed=self._speed(self.task, self.batch_size))
+                if self.stop:
+                    raise KeyboardInterrupt
             case Epoch():
                 self._line(event)
             case Finished(seconds=seconds, run=run):
@@ -103,20 +139,22 @@ class Progress:
         self.validates = plan.validates
         for task in self.bar.task_ids:
             self.bar.remove_task(task)
-        for note in (*index.notes, *plan.pack.notes):
-            console.print(note)
+        for note in (*index.notes, *plan.pack.notes, *event.notes):
+            console.print(printable(note))
+        if event.step:
+            console.print(f"Goes on after step {event.step:,}.")
         console.print(f"Device {choices.device}, {cores}, precision {choices.precision}.")
         console.print(
-            f"{index.source}: {counts['train']:,} pictures to learn from, {counts['validation']:,} to validate, "
-            f"{counts['test']:,} to test; {len(index.class_names)} classes."
+            f"{printable(index.source)}: {counts['train']:,} pictures to learn from, "
+            f"{counts['validation']:,} to validate, {counts['test']:,} to test; {len(index.class_names)} classes."
         )
-        console.print(repr(plan.model))
+        console.print(repr(plan.learner.model))
         console.print(
             f"{plan.steps:,} steps in {self.epochs} epoch{'s' if self.epochs > 1 else ''}, into {event.run.folder}\n"
         )
         validation = "   validation loss  accuracy" if self.validates else ""
         console.print(f"epoch   train loss  accuracy{validation}   seconds   waited for pictures", style="bold")
-        self.task = self.bar.add_task("training", total=plan.steps, speed="")
+        self.task = self.bar.add_task("training", total=plan.steps, completed=event.step, speed="")
         self.bar.start()
 
     def _line(self, epoch: "Epoch") -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitral.data.decode import Decoded, Facts, decode_with_facts
-from vitral.data.pack import MOST_LEFT_OUT
+from vitral.data.pack import too_many
 from vitral.data.similar import SIDE, near_duplicates, thumbnail
 from vitral.data.sources import SPLITS, Index, digest_of
 from vitral.data.threads import one_core_each
@@ -31,7 +31,7 @@ class Seen(NamedTuple):
 
     digest: bytes
     facts: Facts | None = None
-    thumbnail: NDArray[np.uint8] | None = None  # (3, SIDE, SIDE)
+    transparent: bool = False
     plain: float = 0.0  # share of the thumbnail that is of its most common colour
     error: str = ""
 
@@ -101,8 +101,8 @@ class Report:
                 for axis, side in enumerate(("width", "height"))
                 if len(sizes)
             },
-            **{word: self.told(word) for word in ("format", "mode", "bits", "orientation") if word != "format"},
-            "formats": self.told("format"),
+            **{f"{word}s": self.told(word) for word in ("format", "mode", "orientation")},
+            "bits": self.told("bits"),
             "compared": self.compared,
             "findings": [
                 {**asdict(finding), "samples": [[index.samples[i] for i in group] for group in finding.samples]}
@@ -115,21 +115,23 @@ def check(index: Index, progress: Callable[[str, int, int], None] = lambda what,
     """Look at every picture of a source, and compare them. `progress` is told what is being done and how far it is."""
     total = len(index.samples)
     seen: list[Seen] = []
+    compared = total <= MOST_COMPARED
+    thumbnails = np.zeros((total if compared else 0, 3, SIDE, SIDE), np.uint8)
     with one_core_each() as pool:
         for start in range(0, total, BLOCK):
-            seen += pool.map(lambda number: _look(index, number), range(start, min(start + BLOCK, total)))
+            block = range(start, min(start + BLOCK, total))
+            seen += pool.map(lambda number: _look(index, number, thumbnails if compared else None), block)
             progress("looking at pictures", len(seen), total)
-    readable = [number for number, one in enumerate(seen) if one.thumbnail is not None]
-    compared = len(readable) <= MOST_COMPARED
+    readable = np.array([number for number, one in enumerate(seen) if not one.error], np.int64)
     pairs: list[tuple[int, int]] = []
-    if compared and readable:
-        thumbnails = np.stack([one.thumbnail for one in seen if one.thumbnail is not None])
-        found = near_duplicates(thumbnails, progress)
-        pairs = [(readable[pair.first], readable[pair.second]) for pair in found]
+    if compared and len(readable):
+        found = near_duplicates(thumbnails if len(readable) == total else thumbnails[readable], progress)
+        pairs = [(int(readable[pair.first]), int(readable[pair.second])) for pair in found]
     return Report(index, seen, list(_findings(index, seen, pairs)), compared)
 
 
-def _look(index: Index, number: int) -> Seen:
+def _look(index: Index, number: int, thumbnails: NDArray[np.uint8] | None) -> Seen:
+    """Open a picture; its thumbnail goes into its place."""
     digest = b""
     try:
         content = index.storage.read(number)
@@ -137,24 +139,30 @@ def _look(index: Index, number: int) -> Seen:
         decoded, facts = decode_with_facts(content, name=index.samples[number], at_least=(2 * SIDE, 2 * SIDE))
     except DataError as error:
         return Seen(digest, error=str(error))
-    small = thumbnail(_colours(decoded))
+    picture = _picture(decoded)
+    small = thumbnail(picture)
+    if thumbnails is not None:
+        thumbnails[number] = small
     colours = (small // 8).reshape(3, -1).astype(np.int32)  # 32 levels: near enough is the same colour
     _, counts = np.unique(colours[0] * 1024 + colours[1] * 32 + colours[2], return_counts=True)
-    return Seen(digest, facts, small, float(counts.max() / counts.sum()))
+    return Seen(digest, facts, picture.has_transparency_data, float(counts.max() / counts.sum()))
 
 
-def _colours(decoded: Decoded) -> Image.Image:
+def _picture(decoded: Decoded) -> Image.Image:
     """A picture to look at; of bands, the first three or the first."""
     if isinstance(decoded, Image.Image):
-        return decoded.convert("RGB")
+        return decoded
     return Image.fromarray(np.ascontiguousarray(decoded[:, :, :3] if decoded.shape[2] >= 3 else decoded[:, :, 0]))
 
 
 # What it means
 
+_LOOK = "Look at them: simple drawings may be alike without being copies. "
+
 
 def _findings(index: Index, seen: Sequence[Seen], pairs: Sequence[tuple[int, int]]) -> Iterable[Finding]:
     yield from _unreadable(seen)
+    yield from _unread(index)
     yield from _copies(index, seen)
     yield from _near_copies(index, seen, pairs)
     yield from _classes(index)
@@ -165,10 +173,22 @@ def _findings(index: Index, seen: Sequence[Seen], pairs: Sequence[tuple[int, int
 def _unreadable(seen: Sequence[Seen]) -> Iterable[Finding]:
     found: list[tuple[int, ...]] = [(number,) for number, one in enumerate(seen) if one.error]
     if found:
-        many = len(found) > max(10, MOST_LEFT_OUT * len(seen))
+        many = too_many(len(found), len(seen))
         then = "training refuses so many" if many else "training leaves them out, and names them in left-out.csv"
         yield Finding(
             "unreadable", True, f"{_pictures(len(found))} cannot be read.", f"Mend or remove them: {then}.", found
+        )
+
+
+def _unread(index: Index) -> Iterable[Finding]:
+    if index.unread:
+        endings = Counter(path.rpartition(".")[2].lower() for path in index.unread)
+        told = ", ".join(f"{count:,} .{ending}" for ending, count in endings.most_common())
+        yield Finding(
+            "unread",
+            True,
+            f"Pictures in formats that Vitral does not read: {told}, such as {index.unread[0]}.",
+            "Convert them to JPEG or PNG: until then they, and classes that have no others, are left out.",
         )
 
 
@@ -197,7 +217,8 @@ def _alike(
 ) -> Iterable[Finding]:
     leaks = [group for group in alike if _sides(index, group) > 1]
     labels = [group for group in alike if len({int(index.labels[number]) for number in group}) > 1]
-    rest = [group for group in alike if group not in set(leaks) | set(labels)]
+    told_of = set(leaks) | set(labels)
+    rest = [group for group in alike if group not in told_of]
     if leaks:
         where = Counter(" and ".join(s for s in SPLITS if s in index.splits[list(group)]) for group in leaks)
         told = ", ".join(f"{count:,} in {sides}" for sides, count in where.most_common())
@@ -205,8 +226,8 @@ def _alike(
             f"{prefix}leak",
             serious,
             f"{_groups(leaks)} {_are(len(leaks))} {word} on two sides of the split: {told}.",
-            "What is tested must not have been learnt: keep each on one side. Where they show one scene or patient, "
-            "data.group_by keeps them together.",
+            f"{_LOOK if prefix else ''}What is tested must not have been learnt: keep each on one side. "
+            "Where they show one scene or patient, data.group_by keeps them together.",
             leaks,
         )
     if labels:
@@ -214,7 +235,7 @@ def _alike(
             f"{prefix}two-labels",
             serious and not prefix,
             f"{_groups(labels)} {_are(len(labels))} {word} under two labels.",
-            "Decide for one label each, and remove the other copy.",
+            f"{_LOOK if prefix else ''}Decide for one label each, and remove the other copy.",
             labels,
         )
     if rest:
@@ -222,7 +243,7 @@ def _alike(
             f"{prefix}copies",
             False,
             f"{_groups(rest)} {_are(len(rest))} {word}, in one split and class.",
-            "Remove the copies: they count twice and teach nothing new.",
+            f"{_LOOK if prefix else ''}Remove the copies: they count twice and teach nothing new.",
             rest,
         )
 
@@ -317,6 +338,13 @@ def _storage(index: Index, seen: Sequence[Seen]) -> Iterable[Finding]:
         "Stored turned or mirrored (EXIF)",
         "Vitral turns them upright. Programs that do not will see them otherwise.",
     )
+    clear: list[tuple[int, ...]] = [(number,) for number, one in enumerate(seen) if one.transparent]
+    yield from told(
+        "transparent",
+        clear,
+        "Transparent in places",
+        "They are drawn on data.background, which is black unless you set it: black on nothing is then all black.",
+    )
     yield from told(
         "deep",
         those(lambda facts: facts.bits == 16),
@@ -347,7 +375,7 @@ def _storage(index: Index, seen: Sequence[Seen]) -> Iterable[Finding]:
             "channels",
             True,
             f"Not the {index.channels} channels that most pictures have: {_pictures(len(strange))}.",
-            "Training leaves them out: give all pictures the same channels.",
+            "Training cannot use them: give all pictures the same channels.",
             strange,
         )
     grey = those(lambda facts: facts.channels == 1)

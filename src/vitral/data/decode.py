@@ -8,12 +8,9 @@ out is a Pillow picture in mode L, LA, RGB or RGBA; or an array (H, W, bands) wh
 import math
 import os
 import stat
-import struct
-import zlib
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -28,21 +25,6 @@ MOST_PIXELS = 250_000_000  # Pillow warns at 89 million; a large scan is fine, a
 MOST_BYTES = 2**30  # of one file
 MOST_CHANNELS = 512
 MOST_VALUES = 4 * MOST_PIXELS  # of one picture, all its channels together
-
-# What Pillow raises for a damaged file depends on the format and on where it is damaged.
-DAMAGE = (
-    OSError,
-    ValueError,
-    TypeError,
-    SyntaxError,
-    TokenError,
-    EOFError,
-    IndexError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-    Image.DecompressionBombError,
-)
 
 Picture = bytes | str | Path | Image.Image | NDArray[Any]
 Decoded = Image.Image | NDArray[np.uint8]
@@ -79,6 +61,8 @@ def decode_with_facts(
     """The same, and how it was stored."""
     if isinstance(picture, str | Path):
         name, picture = str(picture), read_file(Path(picture))
+    if isinstance(picture, bytes) and not picture:
+        raise DataError(f"{name} is empty.")
     try:
         if isinstance(picture, bytes):
             return _from_bytes(picture, name, at_least)
@@ -88,7 +72,9 @@ def decode_with_facts(
             return _from_array(picture, name)
     except UnidentifiedImageError:
         raise DataError(f"{name} is not a picture that Vitral reads ({', '.join(FORMATS)}, .npy).") from None
-    except DAMAGE as error:
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # what Pillow raises depends on the format and on where the file is damaged: anything
         raise DataError(f"{name} is damaged and cannot be read as a picture ({error}).") from None
     raise DataError(f"A {type(picture).__name__} is not a picture. Give a path, a Pillow picture or a NumPy array.")
 
@@ -100,7 +86,7 @@ def describe(content: bytes | NDArray[np.uint8], name: str = "The picture") -> F
             with _opened(content) as image:
                 if not _is_bands(image):
                     return _facts(image)
-        except DAMAGE:  # or a TIFF of bands, or an array: decoding tells
+        except Exception:  # damaged, or a TIFF of bands, or an array: decoding tells
             pass
     return decode_with_facts(content, name=name)[1]
 
@@ -116,6 +102,8 @@ def read_file(path: Path, name: str = "") -> bytes:
             if found.st_size > MOST_BYTES:
                 raise DataError(f"{name} has more than {MOST_BYTES // 2**20} MiB, which is too much for one picture.")
             content = os.read(file, found.st_size) if stat.S_ISREG(found.st_mode) else b""
+            while 0 < len(content) < found.st_size and (more := os.read(file, found.st_size - len(content))):
+                content += more  # over a network a file may come in pieces
         finally:
             os.close(file)
     except FileNotFoundError:
@@ -190,9 +178,14 @@ def _facts(image: Image.Image) -> Facts:
         mode=image.mode,
         bits=bits,
         channels=1 if grey else 3,
-        orientation=image.getexif().get(ExifTags.Base.Orientation, 1) if image.format else 1,
+        orientation=_orientation(image),
         frames=getattr(image, "n_frames", 1),
     )
+
+
+def _orientation(image: Image.Image) -> int:
+    found = image.getexif().get(ExifTags.Base.Orientation, 1) if image.format else 1
+    return found if found in range(2, 9) else 1  # some cameras write 0
 
 
 def _rawmode(image: Image.Image) -> str:
@@ -204,13 +197,13 @@ def _upright_8_bit(image: Image.Image, name: str) -> Image.Image:
     image.load()
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
         image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I"):  # I;16 and its byte orders; and I, whole numbers of 32 bits
-        values = np.asarray(image)
-        if image.mode == "I" and 0 <= values.min() and values.max() <= 255:
-            return Image.fromarray(values.astype(np.uint8))
-        if values.min() < 0 or values.max() > 65_535:
-            raise DataError(f"{name} has values from {values.min()} to {values.max()}: only 8 and 16 bits are read.")
-        return Image.fromarray(_scale_16_to_8(values))
+    if image.mode.startswith("I;16"):
+        return Image.fromarray(_scale_16_to_8(np.asarray(image)))
+    if image.mode.startswith("I"):
+        raise DataError(
+            f"{name} holds whole numbers of 32 bits or with a sign, and nobody says what is white: "
+            "only 8 and 16 bits are read."
+        )
     if image.mode == "F":
         raise DataError(f"{name} holds decimal numbers, and nobody says what is white: only 8 and 16 bits are read.")
     if image.has_transparency_data:
@@ -248,7 +241,7 @@ def _from_bands(content: bytes, name: str) -> tuple[Decoded, Facts]:
         raise DataError(f"{name} is a TIFF that cannot be read ({error}).") from None
     if planar:
         values = np.moveaxis(values, 0, -1)  # (bands, H, W) → (H, W, bands)
-    return _from_array(values, name) if values.ndim == 2 else _bands(values, name, "TIFF")
+    return _from_array(values, name) if values.ndim == 2 or values.shape[2] in (1, 3) else _bands(values, name, "TIFF")
 
 
 def _from_npy(content: bytes, name: str) -> tuple[Decoded, Facts]:

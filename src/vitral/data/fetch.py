@@ -329,8 +329,10 @@ def _refusal(file: RemoteFile, error: HTTPError) -> str:
 
 
 def _gave_up(wanted: NamedSet, file: RemoteFile, part: Path, broken: _Broken) -> DataError:
-    kept = f" {_size(part):,} of {file.size:,} bytes are kept;" if _size(part) else ""
-    return DataError(f"{wanted.name} could not be fetched. {broken}{kept} `vitral fetch {wanted.name}` goes on.")
+    kept = f" {_size(part):,} of {file.size:,} bytes are kept." if _size(part) else ""
+    return DataError(
+        f"{wanted.name} could not be fetched. {broken}{kept} Run `vitral fetch {wanted.name}` again to go on."
+    )
 
 
 def _disk_error(wanted: NamedSet, directory: Path, error: OSError) -> DataError:

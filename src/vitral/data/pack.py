@@ -9,6 +9,7 @@ chunk that is not what its checksum says makes that chunk anew. Packs may be del
 import base64
 import hashlib
 import json
+import math
 import os
 import zlib
 from collections.abc import Generator, Iterator, Mapping
@@ -45,6 +46,7 @@ class Pack:
     images: NDArray[np.uint8] = field(repr=False)  # (samples, C, stored height, stored width)
     left_out: Mapping[int, str]  # sample number → why it cannot be read
     sha256: str  # the identity of the set: names, labels, splits and the bytes of every picture
+    sums: NDArray[np.int64] = field(repr=False)  # (samples, C, 2): of the pixels and of their squares
     notes: tuple[str, ...] = ()
 
     def of(self, split: str) -> NDArray[np.int64]:
@@ -80,6 +82,7 @@ class Chunk(NamedTuple):
     number: int
     crc: int  # of their pixels
     digests: bytes  # 32 a picture: sha256 of its stored bytes
+    sums: bytes  # two whole numbers of 64 bits a picture and channel: sum of the pixels, and of their squares
     left_out: dict[int, str]
     deeper: int  # how many had 16 bits a channel
 
@@ -106,22 +109,23 @@ def packing(index: Index, preprocess: Preprocess, directory: Path) -> Generator[
     return _finished(index, images, chunks)
 
 
-def mean_and_std(
-    images: NDArray[np.uint8], numbers: NDArray[np.int64]
-) -> tuple[tuple[float, ...], tuple[float, ...]]:  # (samples, C, H, W)
-    """Of pixel / 255, one number a channel; a channel that never changes gets a standard deviation of 1."""
-    # Exact whole-number sums over a histogram: no rounding, whatever the order or the number of pictures.
-    channels = images.shape[1]
-    counts = np.zeros((channels, 256), np.int64)
-    for start in range(0, len(numbers), 256):
-        part = images[numbers[start : start + 256]]
-        for channel in range(channels):
-            counts[channel] += np.bincount(part[:, channel].ravel(), minlength=256)
-    level = np.arange(256) / 255
-    share = counts / counts.sum(axis=1, keepdims=True)  # (C, 256)
-    mean = share @ level
-    std = np.sqrt((share * (level - mean[:, None]) ** 2).sum(axis=1))
-    return tuple(map(float, mean)), tuple(float(spread) or 1.0 for spread in std)
+def too_many(left_out: int, total: int) -> bool:
+    """More than a tenth of the pictures (of a small set, more than ten or half of them) is no accident."""
+    return left_out > max(MOST_LEFT_OUT * total, min(10, total // 2))
+
+
+def mean_and_std(made: Pack, numbers: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Of pixel / 255, one number a channel; a channel that never changes gets a standard deviation of 1.
+
+    From sums of whole numbers, kept with the pack: exact, whatever the split, and without reading a pixel.
+    """
+    pixels = len(numbers) * int(np.prod(made.images.shape[2:]))
+    levels, squares = made.sums[numbers].sum(axis=0).T  # (C,) each
+    mean, std = [], []
+    for level, square in zip(map(int, levels), map(int, squares), strict=True):
+        mean.append(level / pixels / 255)
+        std.append(math.sqrt(pixels * square - level**2) / pixels / 255 or 1.0)  # Python's whole numbers never run over
+    return tuple(mean), tuple(std)
 
 
 # In files
@@ -132,6 +136,8 @@ def _on_disk(
 ) -> Generator[Progress, None, tuple[NDArray[np.uint8], dict[int, Chunk]]]:
     folder = directory / "packs" / f"{preprocess.stage}-{_key(index)}"
     try:
+        if (ready := _opened(index, preprocess, folder, shape)) is not None:
+            return ready  # also where nothing may be written
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.with_suffix(".lock"))
         while True:  # one process packs; others wait, and find it done
@@ -151,27 +157,55 @@ def _on_disk(
         ) from None
 
 
+def _opened(
+    index: Index, preprocess: Preprocess, folder: Path, shape: tuple[int, ...]
+) -> tuple[NDArray[np.uint8], dict[int, Chunk]] | None:
+    """A pack that is whole, or None."""
+    if not (folder / DONE).exists() or not _has_size(folder / PIXELS, shape):
+        return None
+    images = np.memmap(folder / PIXELS, np.uint8, "r", shape=shape)
+    whole = _whole(index, preprocess, folder, images)
+    return (images, whole) if len(whole) == _count(shape) else None
+
+
 def _packed(
     index: Index, preprocess: Preprocess, folder: Path, shape: tuple[int, ...]
 ) -> Generator[Progress, None, tuple[NDArray[np.uint8], dict[int, Chunk]]]:
-    pixels, size = folder / PIXELS, int(np.prod(shape))
-    told = _told(folder)
+    """Make what is missing."""
+    if (ready := _opened(index, preprocess, folder, shape)) is not None:
+        return ready  # made by the one that we waited for
+    pixels = folder / PIXELS
     with pixels.open("r+b" if pixels.exists() else "w+b") as file:
-        if os.fstat(file.fileno()).st_size != size:
-            file.truncate(size)
+        if not _has_size(pixels, shape):
+            file.truncate(int(np.prod(shape)))
     images = np.memmap(pixels, np.uint8, "r", shape=shape)
-    whole = {chunk.number: chunk for chunk in told if _is_whole(chunk, images)}
-    if len(whole) < _count(shape) or not (folder / DONE).exists():
-        (folder / DONE).unlink(missing_ok=True)
-        with pixels.open("r+b", buffering=0) as file, (folder / PROGRESS).open("w", encoding="utf-8") as progress:
-            for chunk in whole.values():
-                _tell(progress, chunk)
-            whole = yield from _made(index, preprocess, images, whole, file.fileno(), progress)
-            os.fsync(file.fileno())
-        lines = [_written(chunk) for chunk in whole.values()]
-        write_whole(folder / DONE, json.dumps({"format": FORMAT, "shape": shape, "chunks": lines}) + "\n")
-        (folder / PROGRESS).unlink()
+    whole = _whole(index, preprocess, folder, images)
+    (folder / DONE).unlink(missing_ok=True)
+    with pixels.open("r+b", buffering=0) as file, (folder / PROGRESS).open("w", encoding="utf-8") as progress:
+        for chunk in whole.values():
+            _tell(progress, chunk)
+        whole = yield from _made(index, preprocess, images, whole, file.fileno(), progress)
+        os.fsync(file.fileno())
+    write_whole(folder / DONE, json.dumps({"format": FORMAT, "chunks": [_written(c) for c in whole.values()]}) + "\n")
+    (folder / PROGRESS).unlink()
     return images, whole
+
+
+def _has_size(pixels: Path, shape: tuple[int, ...]) -> bool:
+    return pixels.exists() and pixels.stat().st_size == np.prod(shape)
+
+
+def _whole(index: Index, preprocess: Preprocess, folder: Path, images: NDArray[np.uint8]) -> dict[int, Chunk]:
+    """The chunks that are what they are said to be, and that would come out the same today."""
+    with one_core_each() as pool:
+        told = _told(folder)
+        whole = pool.map(lambda chunk: _is_whole(chunk, images) and _same_today(chunk, index, preprocess), told)
+        return {chunk.number: chunk for chunk, is_whole in zip(told, whole, strict=True) if is_whole}
+
+
+def _same_today(chunk: Chunk, index: Index, preprocess: Preprocess) -> bool:
+    """A picture that could not be read may have been out of reach for a moment: it is tried again."""
+    return all(isinstance(_row(index, preprocess, row)[1], str) for row in chunk.left_out)
 
 
 def _key(index: Index) -> str:
@@ -196,12 +230,14 @@ def _told(folder: Path) -> list[Chunk]:
 
 def _written(chunk: Chunk) -> dict[str, Any]:
     digests = base64.b64encode(chunk.digests).decode()
-    return {**chunk._asdict(), "digests": digests, "left_out": list(chunk.left_out.items())}
+    sums = base64.b64encode(chunk.sums).decode()
+    return {**chunk._asdict(), "digests": digests, "sums": sums, "left_out": list(chunk.left_out.items())}
 
 
 def _read(line: dict[str, Any]) -> Chunk:
-    digests = base64.b64decode(line["digests"])
-    return Chunk(line["number"], line["crc"], digests, {row: why for row, why in line["left_out"]}, line["deeper"])
+    digests, sums = base64.b64decode(line["digests"]), base64.b64decode(line["sums"])
+    left_out = {row: why for row, why in line["left_out"]}
+    return Chunk(line["number"], line["crc"], digests, sums, left_out, line["deeper"])
 
 
 def _tell(progress: Any, chunk: Chunk) -> None:
@@ -224,7 +260,8 @@ def _count(shape: tuple[int, ...]) -> int:
 
 def _is_whole(chunk: Chunk, images: NDArray[np.uint8]) -> bool:
     rows = _rows(chunk.number, images.shape)
-    return len(chunk.digests) == 32 * len(rows) > 0 and chunk.crc == zlib.crc32(images[rows.start : rows.stop].data)
+    complete = len(chunk.digests) == 32 * len(rows) and len(chunk.sums) == 16 * images.shape[1] * len(rows)
+    return complete and chunk.crc == zlib.crc32(images[rows.start : rows.stop].data)
 
 
 def _made(
@@ -267,23 +304,39 @@ def _chunk(
     index: Index, preprocess: Preprocess, number: int, shape: tuple[int, ...]
 ) -> tuple[NDArray[np.uint8], Chunk]:
     rows = _rows(number, shape)
-    if (ready := _ready(index, rows, shape)) is not None:
-        digests = b"".join(digest_of(index.storage.read(row)) for row in rows)
-        return ready, Chunk(number, zlib.crc32(ready.data), digests, {}, 0)
-    pixels = np.zeros((len(rows), *shape[1:]), np.uint8)
     digests, left_out, deeper = b"", {}, 0
-    for place, row in enumerate(rows):
-        digest = bytes(32)
-        try:
-            content = index.storage.read(row)
-            digest = digest_of(content)
-            decoded, facts = decode_with_facts(content, name=index.samples[row], at_least=preprocess.at_least)
-            pixels[place] = preprocess.fitted(decoded, index.samples[row])
-            deeper += facts.bits == 16
-        except DataError as error:
-            left_out[row] = str(error)
-        digests += digest
-    return pixels, Chunk(number, zlib.crc32(pixels.data), digests, left_out, deeper)
+    pixels = _ready(index, rows, shape)
+    if pixels is not None:
+        digests = b"".join(digest_of(index.storage.read(row)) for row in rows)
+    else:
+        pixels = np.zeros((len(rows), *shape[1:]), np.uint8)
+        for place, row in enumerate(rows):
+            digest, found, bits = _row(index, preprocess, row)
+            if isinstance(found, str):
+                left_out[row] = found
+            else:
+                pixels[place] = found
+            digests += digest
+            deeper += bits == 16
+    return pixels, Chunk(number, zlib.crc32(pixels.data), digests, _sums(pixels).tobytes(), left_out, deeper)
+
+
+def _row(index: Index, preprocess: Preprocess, row: int) -> tuple[bytes, NDArray[np.uint8] | str, int]:
+    """The sha256 of a picture, its pixels or why there are none, and its bits a channel."""
+    digest = bytes(32)
+    try:
+        content = index.storage.read(row)
+        digest = digest_of(content)
+        decoded, facts = decode_with_facts(content, name=index.samples[row], at_least=preprocess.at_least)
+        return digest, preprocess.fitted(decoded, index.samples[row]), facts.bits
+    except DataError as error:
+        return digest, str(error), 0
+
+
+def _sums(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:  # (n, C, H, W) → (n, C, 2)
+    levels = pixels.reshape(*pixels.shape[:2], -1)
+    squares = np.multiply(levels, levels, dtype=np.uint16)
+    return np.stack([levels.sum(axis=2, dtype=np.int64), squares.sum(axis=2, dtype=np.int64)], axis=2)
 
 
 def _ready(index: Index, rows: range, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
@@ -320,16 +373,17 @@ def _finished(index: Index, images: NDArray[np.uint8], chunks: Mapping[int, Chun
         are = "is" if len(left_out) == 1 else "are"
         total = len(index.samples)
         notes.append(f"{len(left_out):,} of {total:,} pictures cannot be read and {are} left out: {first}")
-    if len(left_out) > max(10, MOST_LEFT_OUT * len(index.samples)) or len(left_out) == len(index.samples):
+    if too_many(len(left_out), len(index.samples)):
         raise DataError(f"{notes[-1]} That is too many: `vitral check {index.source}` names them all.")
-    made = Pack(index, images, left_out, "", tuple(notes))
-    return Pack(index, images, left_out, _identity(made, digests), tuple(notes))
+    sums = np.frombuffer(b"".join(chunk.sums for chunk in chunks.values()), np.int64)
+    sums = sums.reshape(len(index.samples), -1, 2)
+    return Pack(index, images, left_out, _identity(index, left_out, digests), sums, tuple(notes))
 
 
-def _identity(made: Pack, digests: bytes) -> str:
+def _identity(index: Index, left_out: Mapping[int, str], digests: bytes) -> str:
     digest = hashlib.sha256()
-    for row, words in enumerate(made.index.rows()):
-        if row not in made.left_out:
+    for row, words in enumerate(index.rows()):
+        if row not in left_out:
             picture = digests[32 * row : 32 * row + 32].hex()
             digest.update(("\t".join([*map(_escaped, words), picture]) + "\n").encode())
     return digest.hexdigest()

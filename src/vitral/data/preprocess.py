@@ -10,6 +10,7 @@ import json
 from typing import Self
 
 import numpy as np
+import PIL
 import torch
 from numpy.typing import NDArray
 from PIL import Image
@@ -20,6 +21,8 @@ from vitral.data.config import Interpolation, Jpeg, Resize
 from vitral.data.decode import MOST_CHANNELS, Decoded, Picture, decode, in_mode
 from vitral.errors import DataError
 from vitral.settings import Settings
+
+STAGE = 1  # goes up when `stored` gives other pixels than before
 
 
 class Preprocess(Settings):
@@ -61,7 +64,7 @@ class Preprocess(Settings):
     def stage(self) -> str:
         """A word that is the same wherever `stored` gives the same pixels."""
         asked = self.model_dump(mode="json", include={"channels", "background", "interpolation", "jpeg"})
-        asked |= {"size": self.stored_size, "resize": self.resize.kind}
+        asked |= {"size": self.stored_size, "resize": self.resize.kind, "by": [STAGE, PIL.__version__]}
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
     def __call__(self, picture: Picture) -> Tensor:

@@ -11,7 +11,12 @@ def one_core_each(threads: int = 0) -> ThreadPoolExecutor:
     many small tensors is several times faster so, and more where the machine has other work. Other threads of the
     process keep the number that they had; `torch.set_num_threads` would change it for all.
     """
-    return ThreadPoolExecutor(threads or os.cpu_count(), initializer=_on_one_core)
+    return ThreadPoolExecutor(threads or cores(), initializer=_on_one_core)
+
+
+def cores() -> int:
+    """That this process may use: on a shared machine not all that there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _on_one_core() -> None:

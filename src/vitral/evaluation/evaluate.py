@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.data.pack import Pack, pack
-from vitral.data.sources import open_source
+from vitral.data.sources import Index, open_source
 from vitral.data.sources.named import data_directory
-from vitral.errors import DataError
+from vitral.errors import DataError, RecipeError
 from vitral.evaluation.answers import Answers, answers
+from vitral.recipe import Recipe
 from vitral.run import Run
 from vitral.settings import FORMAT
 from vitral.weights.own import Weights
@@ -92,13 +93,23 @@ class Evaluation:
         }
 
 
+def _opened(recipe: Recipe, run: Run) -> Index:
+    try:
+        return open_source(recipe.data)
+    except RecipeError as error:
+        raise DataError(
+            f"The pictures of {run.folder} cannot be found: it was trained with data.source={recipe.data.source}, "
+            f"which is looked for from where you stand. {error}"
+        ) from None
+
+
 def evaluate(run: Run | str | Path) -> Evaluation:
     """Measure a run on its test pictures, write evaluation.json and draw the figures into its folder."""
     from vitral.evaluation.figures import draw
 
     run = run if isinstance(run, Run) else Run.load(run)
     weights, recipe, record = run.weights(), run.recipe, run.record
-    packed = pack(open_source(recipe.data), weights.preprocess, data_directory(recipe.data.directory))
+    packed = pack(_opened(recipe, run), weights.preprocess, data_directory(recipe.data.directory))
     if packed.sha256 != record.data.sha256:
         raise DataError(
             f"The pictures of {recipe.data.source} are not those that {run.folder} was trained with: "

@@ -127,7 +127,7 @@ def predictions(evaluation: "Evaluation") -> None:
         "below, right ones, the least sure first."
     )
     with figure(
-        evaluation.run.folder / "predictions.png", 1.15 * columns, 0.9 + 1.42 * max(rows, 1), "Predictions", what
+        evaluation.run.folder / "predictions.png", 1.15 * columns, 0.9 + 1.55 * max(rows, 1), "Predictions", what
     ) as drawn:
         grid = drawn.subplots(max(rows, 1), columns, squeeze=False)
         for axes in grid.flat:
@@ -143,8 +143,12 @@ def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], c
         show_image(axes, evaluation.images([i])[0])
         said, was = names[answers.predicted[i]], names[int(answers.labels[i])]
         sure = f"{answers.probabilities[i].max():.0%}"
-        text = f"{said} ✓  {sure}" if said == was else f"{was} → {said}  {sure}"
+        text = f"{_short(said, 12)} ✓\n{sure}" if said == was else f"{_short(was, 7)} → {_short(said, 7)}\n{sure}"
         axes.set_title(text, fontsize=9, color=colour, loc="center")
+
+
+def _short(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def attention(evaluation: "Evaluation", most: int = 10) -> None:

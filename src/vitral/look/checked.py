@@ -1,6 +1,7 @@
 """What `vitral check` found, as pictures."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +14,22 @@ from vitral.data.decode import decode
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import SPLITS, Index
 from vitral.errors import DataError
-from vitral.look.figures import BLUE, GREY, ORANGE, RED, figure
+from vitral.look.figures import BLUE, GREY, figure
 from vitral.look.sheets import COLUMNS, TILE, Section, Tile, as_picture, write_sheet
 
 MOST_CLASSES = 100  # sheets of classes
-COLOURS = {"train": ORANGE, "validation": BLUE, "test": RED}
 
 
-def draw(report: Report, folder: Path) -> list[Path]:
-    """All sheets, into a folder; the paths of what was drawn."""
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = [folder / "overview.png", folder / "sizes.png"]
-    overview(report, drawn[0])
-    sizes(report, drawn[1])
+def draw(report: Report, folder: Path) -> None:
+    """All sheets, into a folder."""
+    overview(report, folder / "overview.png")
+    sizes(report, folder / "sizes.png")
     if any(finding.samples for finding in report.findings):
-        drawn.append(folder / "findings.png")
-        findings(report, drawn[-1])
+        findings(report, folder / "findings.png")
     (folder / "classes").mkdir(exist_ok=True)
     for label, name in enumerate(report.index.class_names[:MOST_CLASSES]):
         word = re.sub(r"[^\w-]+", "_", name)[:40]
-        drawn.append(folder / "classes" / f"{label:03}-{word}.png")
-        of_class(report, label, drawn[-1])
-    return drawn
+        of_class(report, label, folder / "classes" / f"{label:03}-{word}.png")
 
 
 def overview(report: Report, path: Path) -> None:
@@ -61,7 +56,8 @@ def of_class(report: Report, label: int, path: Path) -> None:
         if len(members):
             shown = _spread(members, 3 * COLUMNS)
             which = "all of them" if len(shown) == len(members) else f"{len(shown)} of {len(members):,}"
-            sections.append(Section(split, which, [[_tile(report, int(number))] for number in shown]))
+            tiles = [[replace(_tile(report, int(number)), below="")] for number in shown]
+            sections.append(Section(split, which, tiles))
     write_sheet(path, index.class_names[label], f"A class of {index.source}.", sections)
 
 
@@ -75,7 +71,10 @@ def findings(report: Report, path: Path) -> None:
             text = finding.advice + (f" ({more:,} more are in findings.csv.)" if more else "")
             sections.append(Section(("! " if finding.serious else "") + finding.what, text, groups))
     write_sheet(
-        path, f"What was found in {report.index.source}", "Under each picture: its name, split and class.", sections
+        path,
+        f"What was found in {report.index.source}",
+        "Under each picture: the end of its path, its split and class.",
+        sections,
     )
 
 
@@ -106,6 +105,8 @@ def augmented(index: Index, preprocess: Preprocess, how: Augment, seed: int, pat
 
     numbers = _spread(index.of("train"), 8)
     numbers = np.array([number for number in numbers if _readable(index, number)])
+    if not len(numbers):
+        raise DataError(f"None of the first pictures of {index.source} can be read: there is nothing to draw.")
     stored = np.stack([preprocess.stored(index.storage.read(int(number))) for number in numbers])
     columns = [preprocess.centre(stored)]
     for epoch in range(COLUMNS - 1):
@@ -144,8 +145,7 @@ def _tile(report: Report, number: int, named: bool = True) -> Tile:
         image = decoded if not isinstance(decoded, np.ndarray) else as_picture(decoded.transpose(2, 0, 1))
     if not named:
         return Tile(image)
-    name = index.samples[number].rpartition("/")[2]
-    return Tile(image, name, f"{split}, {index.class_names[index.labels[number]]}", COLOURS[split])
+    return Tile(image, index.samples[number], f"{split}, {index.class_names[index.labels[number]]}")
 
 
 def _spread(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:

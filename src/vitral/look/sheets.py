@@ -72,11 +72,11 @@ def _rows(section: Section) -> list[list[Sequence[Tile]]]:
     return rows
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrapped(text: str, size: int = 12, bold: bool = False) -> list[str]:
     """Words in lines that fit the sheet."""
     lines: list[str] = []
     for word in text.split():
-        if lines and _font(12, False).getlength(f"{lines[-1]} {word}") <= WIDTH - 2 * MARGIN:
+        if lines and _font(size, bold).getlength(f"{lines[-1]} {word}") <= WIDTH - 2 * MARGIN:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
@@ -90,19 +90,21 @@ def _lines(section: Section) -> int:
 
 
 def _height(section: Section) -> int:
-    head = (26 if section.heading else 0) + 17 * len(_wrapped(section.text)) + (5 if section.text else 0)
+    head = 20 * len(_wrapped(section.heading, 15, True)) + 6 * bool(section.heading)
+    head += 17 * len(_wrapped(section.text)) + 5 * bool(section.text)
     return head + len(_rows(section)) * (TILE + 16 * _lines(section) + GAP + 4) + 18
 
 
 def _draw(sheet: Image.Image, pen: ImageDraw.ImageDraw, section: Section, top: int) -> int:
     bottom = top + _height(section)
-    if section.heading:
-        _line(pen, (MARGIN, top), section.heading, 15, INK, bold=True, room=WIDTH - 2 * MARGIN)
-        top += 26
+    for line in _wrapped(section.heading, 15, True):
+        _line(pen, (MARGIN, top), line, 15, INK, bold=True, room=WIDTH - 2 * MARGIN)
+        top += 20
+    top += 6 * bool(section.heading)
     for line in _wrapped(section.text):
         _line(pen, (MARGIN, top - 2), line, 12, "#555B63", room=WIDTH - 2 * MARGIN)
         top += 17
-    top += 5 if section.text else 0
+    top += 5 * bool(section.text)
     tall = TILE + 16 * _lines(section)
     for row in _rows(section):
         left = MARGIN
@@ -141,13 +143,13 @@ def _line(
     room: int,
     bold: bool = False,
 ) -> None:
-    """One line, with an ellipsis in the middle where it does not fit: names differ at their ends."""
+    """One line; of one that does not fit, the end: names differ there."""
     text = "".join(sign if sign.isprintable() else "·" for sign in text)
     font = _font(size, bold)
-    shown, cut = text, len(text)
-    while shown and pen.textlength(shown, font) > room:
-        cut -= 1
-        shown = f"{text[: -(-cut // 2)]}…{text[len(text) - cut // 2 :]}"
+    shown, start = text, 0
+    while pen.textlength(shown, font) > room:
+        start += 1
+        shown = f"…{text[start:]}"
     pen.text(place, shown, colour, font)
 
 

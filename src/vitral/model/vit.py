@@ -138,9 +138,9 @@ class ViT(nn.Module):
         tokens = tokens if keep is None else select_patches(tokens, keep, self.config)
         return self.norm_pre(self.pos_drop(tokens))
 
-    def features(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, T, D)
+    def features(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, T, D)
         """All tokens after the last block and its norm."""
-        tokens = self.embed(images)
+        tokens = self.embed(images, keep)
         for block in self.blocks:
             tokens = block(tokens)
         return self.norm(tokens)  # (4)  the paper needs the class token only; we keep all, and `pool` takes its pick
@@ -158,8 +158,8 @@ class ViT(nn.Module):
         views = zip(self.config.classifiers, self.views(tokens), strict=True)
         return tuple(getattr(self, name)(self.pre_logits(view)) for name, view in views)
 
-    def forward(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, classes)
-        return torch.stack(self.logits(self.features(images))).mean(dim=0)
+    def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, classes)
+        return torch.stack(self.logits(self.features(images, keep))).mean(dim=0)
 
     def grid_of(self, images: Tensor) -> tuple[int, int]:
         """How many patches the images have: (down, across). Any size will do that is a whole number of patches."""

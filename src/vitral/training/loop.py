@@ -4,24 +4,19 @@
 nothing in here prints. Closing it saves what there is.
 """
 
-import math
 import time
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from vitral.errors import RunError
-from vitral.evaluation.answers import answers
 from vitral.recipe import Recipe
-from vitral.run import Choices, Run, free_folder
+from vitral.run import Choices, Run
 from vitral.training.preparation import Plan, prepare
-from vitral.weights.own import Weights
+from vitral.training.sitting import Epoch, Sitting, what_to_do
+
+SAVE_EVERY = 30.0  # seconds between checkpoints
 
 
 @dataclass(frozen=True)
@@ -40,6 +35,8 @@ class Started:
     run: Run
     plan: Plan
     choices: Choices
+    step: int  # that have been taken before: 0, or where a resumed run goes on
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -53,17 +50,11 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """Once through the training pictures. Training figures are of the augmented pictures, as they were learnt from."""
+class Saved:
+    """A checkpoint was written: from here an exact resume goes on."""
 
-    epoch: int
     step: int
-    train_loss: float
-    train_accuracy: float
-    validation_loss: float | None  # where there are no validation pictures
-    validation_accuracy: float | None
-    waited: float  # share of the time of its steps that was spent waiting for pictures
-    seconds: float  # since the start
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -74,14 +65,25 @@ class Finished:
     seconds: float
 
 
-Event = Packing | Started | Step | Epoch | Finished
+Event = Packing | Started | Step | Epoch | Saved | Finished
 Listener = Callable[[Event], None]
 
 
-def train(recipe: Recipe, *, out: str | Path | None = None, listeners: Iterable[Listener] = ()) -> Run:
-    """Train as the recipe asks, and return the run. `out` is its folder; without it, the next free one in `runs/`."""
+def train(
+    recipe: Recipe | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    listeners: Iterable[Listener] = (),
+    save_every: float = SAVE_EVERY,
+) -> Run:
+    """Train as the recipe asks, and return the run.
+
+    `out` is its folder; without it, the next free one in `runs/`. With `resume`, what was begun there goes on, to the
+    bit as if it had never stopped, and the recipe may be left out. Checkpoints are written every `save_every` seconds.
+    """
     listeners = list(listeners)
-    happening = events(recipe, out=out)
+    happening = events(recipe, out=out, resume=resume, save_every=save_every)
     try:
         for event in happening:
             for listener in listeners:
@@ -92,57 +94,46 @@ def train(recipe: Recipe, *, out: str | Path | None = None, listeners: Iterable[
     return event.run
 
 
-def events(recipe: Recipe, *, out: str | Path | None = None) -> Generator[Event]:
-    """Train, and tell: Packing, then Started, then Steps with an Epoch now and then, then Finished."""
-    started_at, clock = datetime.now(UTC), time.perf_counter()
+def events(
+    recipe: Recipe | None = None,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    save_every: float = SAVE_EVERY,
+) -> Generator[Event]:
+    """Train, and tell: Packing, Started, then Steps with an Epoch or Saved now and then, then Finished."""
+    clock = time.perf_counter()
+    recipe, earlier = what_to_do(recipe, out, resume)
+    if earlier and earlier.record.state == "finished":
+        yield Finished(earlier, earlier.record.seconds or 0.0)
+        return
     plan = yield from _prepared(recipe)
-    model, average, optimizers = plan.model, plan.average, plan.optimizers
-    record = plan.record(started_at)
-    run = Run.create(out or free_folder(recipe.data.source), recipe, record, plan.pack.rows())
-    run.write_left_out(plan.pack.left_out_rows())
-    finished, step = False, 0
-    progress: list[tuple[Step, Tensor]] = []  # of this epoch: steps, and the share of each batch that was right
+    sitting = Sitting.begin(recipe, plan, earlier, out, clock)
+    learner, progress = plan.learner, sitting.progress
+    finished = False
     try:
-        yield Started(run, plan, record.choices)
-        epoch_began = time.perf_counter()
-        for step, batch in plan.batches.starting_at(1):
-            optimizers.set_share(plan.share(step))
-            logits = model(batch.images.to(plan.device))
-            loss = cross_entropy(
-                logits,
-                batch.targets.to(plan.device),
-                weight=plan.class_weights,
-                label_smoothing=recipe.train.label_smoothing,
-            )
-            loss.backward()
-            optimizers.step()
-            optimizers.zero_grad()
-            average.update(step)
-            happened = Step(step, loss.detach(), optimizers.rate, batch.waited)
-            right = logits.detach().argmax(dim=1) == batch.labels.to(plan.device)
-            progress.append((happened, right.float().mean()))
-            yield happened
-            if step % plan.batches.steps_per_epoch == 0:
-                waited = sum(happened.waited for happened, _ in progress) / (time.perf_counter() - epoch_began)
-                epoch = _epoch(plan, step, progress, waited, time.perf_counter() - clock)
-                _write(run, progress, epoch)
-                progress = []
-                yield epoch
-                epoch_began = time.perf_counter()
-            if step == plan.steps:
+        yield Started(sitting.run, plan, sitting.record.choices, progress.step, sitting.notes)
+        if sitting.epoch_is_over:  # it was stopped just there
+            yield sitting.epoch_ends()
+        for step, batch in plan.batches.starting_at(progress.step + 1):
+            if step > plan.steps or sitting.gave_up:
                 break
+            loss, right = learner.gradients(step, batch, progress=(step - 1) / plan.steps)
+            sitting.torn = True  # until the step is whole: a kill in between must not be saved
+            if sitting.is_finite(loss, batch):
+                learner.move(step, plan.share(step))
+            sitting.taken(step, loss, right, batch.waited)
+            sitting.torn = False
+            yield Step(step, loss, learner.optimizers.rate, batch.waited)
+            if sitting.epoch_is_over:
+                yield sitting.epoch_ends()
+            if sitting.unsaved >= save_every:
+                yield Saved(step, sitting.save())
         finished = True
     finally:
         # Also when the generator is closed or something fails: what was learnt is never lost.
-        _write(run, progress)
-        seconds = time.perf_counter() - clock
-        state = "finished" if finished else "stopped"
-        record = record.model_copy(update={"state": state, "seconds": round(seconds, 3), "steps": step})
-        if all(bool(parameter.isfinite().all()) for parameter in average.model.parameters()):
-            run.write_weights(Weights(average.model, plan.preprocess, plan.pack.index.class_names), record)
-        else:
-            run.write_record(record)
-    yield Finished(run, seconds)
+        sitting.end(finished)
+    yield Finished(sitting.run, sitting.seconds)
 
 
 def _prepared(recipe: Recipe) -> Generator[Event, None, Plan]:
@@ -155,39 +146,3 @@ def _prepared(recipe: Recipe) -> Generator[Event, None, Plan]:
             plan: Plan = end.value
             return plan
         yield Packing(told.done, told.total, told.waiting)
-
-
-def _epoch(plan: Plan, step: int, progress: list[tuple[Step, Tensor]], waited: float, seconds: float) -> Epoch:
-    """The epoch that ends with this step, measured."""
-    train_loss = float(torch.stack([happened.loss for happened, _ in progress]).mean())
-    validation = None
-    if plan.validates:
-        validation = answers(plan.average.model, plan.pack, "validation", plan.preprocess)
-        plan.model.train()
-    if not math.isfinite(train_loss + (validation.loss if validation else 0.0)):
-        raise RunError(
-            f"The loss is no longer a number at step {step}: the training has run away. "
-            "Lower train.optimizer.learning_rate, or raise train.warmup."
-        )
-    return Epoch(
-        epoch=step // plan.batches.steps_per_epoch,
-        step=step,
-        train_loss=train_loss,
-        train_accuracy=float(torch.stack([share for _, share in progress]).mean()),
-        validation_loss=validation.loss if validation else None,
-        validation_accuracy=validation.accuracy if validation else None,
-        waited=waited,
-        seconds=seconds,
-    )
-
-
-def _write(run: Run, progress: list[tuple[Step, Tensor]], epoch: Epoch | None = None) -> None:
-    """Lines for metrics.jsonl; the losses are asked for here, once an epoch."""
-    lines: list[dict[str, Any]] = []
-    for happened, _ in progress:
-        line = {"event": "step", "step": happened.step, "learning_rate": happened.learning_rate}
-        loss = float(happened.loss)
-        lines.append(line | ({"loss": loss} if math.isfinite(loss) else {}))  # JSON has no word for what is no number
-    if epoch:
-        lines.append({"event": "epoch", **{name: value for name, value in asdict(epoch).items() if value is not None}})
-    run.append_metrics(lines)

@@ -1,14 +1,14 @@
-"""How gradients become steps: AdamW, or Muon for the matrices of the blocks and AdamW for the rest."""
+"""How gradients become steps."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitral.model.vit import Attention, ViT
-from vitral.recipe import AdamW, Muon, Train
+from vitral.recipe import SGD, Adam, AdamW, Muon, Train
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at 0, so that five steps are enough
 
@@ -38,26 +38,51 @@ class Optimizers:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
+    def tensors(self) -> dict[str, Tensor]:
+        """All that they remember, by name."""
+        return {
+            f"{i}.{parameter}.{name}": tensor
+            for i, optimizer in enumerate(self.optimizers)
+            for parameter, state in optimizer.state_dict()["state"].items()
+            for name, tensor in state.items()
+        }
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """What `tensors` gave."""
+        states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimizers]
+        for name, tensor in tensors.items():
+            i, parameter, what = name.split(".")
+            states[int(i)].setdefault(int(parameter), {})[what] = tensor
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
 
 def make_optimizers(model: ViT, train: Train) -> Optimizers:
-    """As the recipe asks. Weight decay acts on weights of linear and convolution layers only."""
-    match train.optimizer:
-        case AdamW(learning_rate=rate, betas=betas, weight_decay=decay):
-            return Optimizers(_adamw(list(model.parameters()), layer_weights(model), rate, betas, decay))
-        case Muon() as muon:
-            matrices = layer_weights(model.blocks)
-            others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
-            three_in_one = [module.qkv.weight for module in model.modules() if isinstance(module, Attention)]
-            return Optimizers(
-                MuonOptimizer(matrices, three_in_one, muon.learning_rate, muon.momentum, muon.weight_decay),
-                _adamw(
-                    others,
-                    layer_weights(model),
-                    muon.adamw_learning_rate,
-                    muon.adamw_betas,
-                    muon.adamw_weight_decay,
-                ),
-            )
+    """As the recipe asks."""
+    asked, share, everything = train.optimizer, _layer_shares(model, train.layer_decay), list(model.parameters())
+    if isinstance(asked, Muon):
+        return _muon(model, asked, share)
+    decaying = everything if asked.decay_on == "all" else layer_weights(model)
+    groups = _groups(everything, decaying, share, asked.learning_rate, asked.weight_decay)
+    match asked:
+        case AdamW(betas=betas):
+            return Optimizers(torch.optim.AdamW(groups, betas=betas))
+        case Adam(betas=betas):
+            return Optimizers(torch.optim.Adam(groups, betas=betas))
+        case SGD(momentum=momentum):
+            return Optimizers(torch.optim.SGD(groups, momentum=momentum))
+
+
+def _muon(model: ViT, asked: Muon, share: dict[int, float]) -> Optimizers:
+    matrices = layer_weights(model.blocks)
+    ids = {id(matrix) for matrix in matrices}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in ids]
+    three_in_one = [module.qkv.weight for module in model.modules() if isinstance(module, Attention)]
+    muon = _groups(matrices, matrices, share, asked.learning_rate, asked.weight_decay)
+    adamw = _groups(others, layer_weights(model), share, asked.adamw_learning_rate, asked.adamw_weight_decay)
+    return Optimizers(
+        MuonOptimizer(muon, three_in_one, asked.momentum), torch.optim.AdamW(adamw, betas=asked.adamw_betas)
+    )
 
 
 def layer_weights(module: nn.Module) -> list[Tensor]:
@@ -65,15 +90,28 @@ def layer_weights(module: nn.Module) -> list[Tensor]:
     return [layer.weight for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
 
 
-def _adamw(
-    parameters: list[nn.Parameter], decaying: list[Tensor], rate: float, betas: tuple[float, float], decay: float
-) -> torch.optim.AdamW:
+def _layer_shares(model: ViT, decay: float) -> dict[int, float]:
+    """For each parameter, by its id, its share of the rate: the head has all of it, the embedding the least."""
+    depth = len(model.blocks)
+    shares = {}
+    for name, parameter in model.named_parameters():
+        first, *rest = name.split(".")
+        above_head = {"norm", "fc_norm", "pre_logits", "head", "head_dist"}
+        layer = int(rest[0]) + 1 if first == "blocks" else depth + 1 if first in above_head else 0
+        shares[id(parameter)] = decay ** (depth + 1 - layer)
+    return shares
+
+
+def _groups(
+    parameters: Sequence[Tensor], decaying: Sequence[Tensor], share: dict[int, float], rate: float, decay: float
+) -> list[dict[str, Any]]:
+    """Parameters with the same rate and decay, together; those that decay come first."""
     ids = {id(weight) for weight in decaying}
-    groups = [
-        {"params": [p for p in parameters if id(p) in ids], "weight_decay": decay},
-        {"params": [p for p in parameters if id(p) not in ids], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=rate, betas=betas)
+    groups: dict[tuple[float, float], list[Any]] = {(rate, decay): [], (rate, 0.0): []}
+    for parameter in parameters:
+        key = (rate * share[id(parameter)], decay if id(parameter) in ids else 0.0)
+        groups.setdefault(key, []).append(parameter)
+    return [{"params": some, "lr": lr, "weight_decay": wd} for (lr, wd), some in groups.items() if some]
 
 
 class MuonOptimizer(torch.optim.Optimizer):
@@ -84,13 +122,11 @@ class MuonOptimizer(torch.optim.Optimizer):
 
     def __init__(
         self,
-        matrices: list[Tensor],
-        three_in_one: list[Tensor],  # those of them that hold q, k and v, one above the other: three matrices
-        learning_rate: float,
+        groups: list[dict[str, Any]],  # with lr and weight_decay each
+        three_in_one: list[Tensor],  # the matrices that hold q, k and v, one above the other: three matrices
         momentum: float,
-        weight_decay: float,
     ) -> None:
-        super().__init__(matrices, {"lr": learning_rate, "momentum": momentum, "weight_decay": weight_decay})
+        super().__init__(groups, {"momentum": momentum})
         self.parts = {id(matrix): 3 for matrix in three_in_one}
 
     @torch.no_grad()

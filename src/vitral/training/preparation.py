@@ -18,8 +18,7 @@ from vitral.model.config import ViTConfig
 from vitral.model.vit import ViT
 from vitral.recipe import Recipe
 from vitral.run import Choices, DataIdentity, Machine, Record
-from vitral.training.averages import Average
-from vitral.training.optimizers import Optimizers, make_optimizers
+from vitral.training.learner import Learner
 from vitral.training.schedules import learning_rate_share
 from vitral.version import __version__
 
@@ -32,11 +31,7 @@ class Plan:
     preprocess: Preprocess
     batches: Batches
     validates: bool  # whether there are validation pictures
-    class_weights: torch.Tensor | None  # (classes,) in the loss
-    device: torch.device
-    model: ViT
-    average: Average
-    optimizers: Optimizers
+    learner: Learner
     share: Callable[[int], float]  # step → share of the full learning rate
     steps: int
 
@@ -54,8 +49,8 @@ class Plan:
                 torch=torch.__version__,
             ),
             choices=Choices(
-                device=self.device.type,
-                precision=str(next(self.model.parameters()).dtype).removeprefix("torch."),
+                device=self.learner.device.type,
+                precision=str(next(self.learner.model.parameters()).dtype).removeprefix("torch."),
                 threads=torch.get_num_threads(),
             ),
             data=DataIdentity(
@@ -78,7 +73,7 @@ def prepare(recipe: Recipe) -> Generator[Progress, None, Plan]:
     # The caller's random numbers stay as they were.
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
-        model = ViT(config).to(device)
+        model = ViT(config, recipe.train.regularise).to(device)
     batches = Batches(
         packed,
         preprocess,
@@ -87,17 +82,14 @@ def prepare(recipe: Recipe) -> Generator[Progress, None, Plan]:
         recipe.train.seed,
         balanced=recipe.data.sampling == "balanced",
     )
+    weights = class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None
     steps = recipe.train.epochs * batches.steps_per_epoch
     return Plan(
         pack=packed,
         preprocess=preprocess,
         batches=batches,
-        validates=len(packed.of("validation")) > 0,
-        class_weights=class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None,
-        device=device,
-        model=model,
-        average=Average(model, recipe.train.ema),
-        optimizers=make_optimizers(model, recipe.train),
+        validates=_validates(recipe, packed),
+        learner=Learner(model, recipe.train, weights),
         share=learning_rate_share(recipe.train, steps),
         steps=steps,
     )
@@ -148,11 +140,20 @@ def _check_classes(pack: Pack) -> None:
         )
 
 
+def _validates(recipe: Recipe, pack: Pack) -> bool:
+    there = len(pack.of("validation")) > 0
+    if not there and (recipe.train.choose != "last" or recipe.train.patience):
+        raise RecipeError(
+            "train.choose and train.patience need validation pictures, and there are none: set data.validation=0.1."
+        )
+    return there
+
+
 def _measured(preprocess: Preprocess, recipe: Recipe, pack: Pack) -> Preprocess:
     """With the mean and standard deviation that were given, or those of the training pictures."""
     mean, std = recipe.data.mean, recipe.data.std
     if mean == "auto" or std == "auto":
-        found = mean_and_std(pack.images, pack.of("train"))
+        found = mean_and_std(pack, pack.of("train"))
         mean, std = (found[0] if mean == "auto" else mean), (found[1] if std == "auto" else std)
     for name, given in (("mean", mean), ("std", std)):
         if len(given) != preprocess.channels:

@@ -14,17 +14,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitral.data.augment import colour
-from vitral.data.augment.draws import Draws, Numbers
+from vitral.data.augment.change import Change
+from vitral.data.augment.draws import Draws
 from vitral.data.augment.erase import erase
-from vitral.data.augment.geometry import Size, affine_matrices, place
+from vitral.data.augment.geometry import Place, Size, affine_matrices
 from vitral.data.augment.mix import mix
-from vitral.data.augment.policies import blur_sigma, change, rounds, three
+from vitral.data.augment.policies import blur_sigma, rounds, three
 from vitral.data.config import Augment
 
 __all__ = ["affine_matrices", "augment", "mix"]
 
-# Numbers in a piece of the batch: enough that drawing for it costs little, few enough that its memory is used again.
-PIECE = 2**21
+# Numbers in a piece of the batch: few enough that its memory is used again (a page that is new costs more than what is
+# written on it), enough that threads that work on a batch each do not wait for each other between two short operations.
+PIECE = 2**20
 
 
 def augment(
@@ -44,47 +46,40 @@ def augment(
     centre is what is changed. What comes in from outside the stored picture is of the grey level `background`.
     """
     draws = Draws(seed, epoch, samples, np.broadcast_to(copies, len(samples)))
+    policy = rounds(how.policy, draws)
+    stored = (images.shape[2], images.shape[3])
+    place = Place.drawn(how, draws, [one.matrices(size) for one in policy], stored=stored, size=size)
+    changes = [change for one in policy for change in one.colours()]
+    changes += _settings(how, draws, size)
     augmented = torch.empty(*images.shape[:2], *size)
     each = max(1, PIECE // max(images[:1].numel(), 1))
     for start in range(0, len(images), each):
         rows = slice(start, start + each)
-        augmented[rows] = _augmented(images[rows], how, draws.rows(rows), size, background)
+        piece = augmented[rows]
+        piece.copy_(place(images[rows], rows, background))
+        for change in changes:
+            change(piece, rows)
     return augmented
 
 
-def _augmented(images: Tensor, how: Augment, draws: Draws, size: Size, background: int) -> Tensor:
-    policy = rounds(how.policy, draws)
-    moved = [one.matrices(size) for one in policy]
-    images = place(images, how, draws, moved, size=size, background=background)
-    for one in policy:
-        one.colours(images)
-    if how.policy.kind == "three":
-        three(images, draws)
-    _jitter(images, how, draws)
-    if how.erase:
-        erase(images, how.erase, draws)
-    return images
-
-
-def _jitter(images: Tensor, how: Augment, draws: Draws) -> None:
-    """The settings that are about colour, in this order, in place. The last three happen to a share of the pictures."""
-    reach = np.array([how.brightness, how.contrast, how.saturation, how.hue])[:, None]
-    if reach.any():
-        change(images, np.ones(len(images), bool), _jittered, *((2 * draws("jitter", 4) - 1) * reach))
+def _settings(how: Augment, draws: Draws, size: Size) -> list[Change]:
+    """What follows the geometry, in this order; the last four happen to a share of the pictures."""
+    everyone = np.ones(len(draws.samples), bool)
+    changes = three(draws) if how.policy.kind == "three" else []
+    reach = (how.brightness, how.contrast, how.saturation, how.hue)
+    if any(reach):
+        operations = (colour.brightness, colour.contrast, colour.saturation, colour.hue)
+        for operation, most, none, drawn in zip(operations, reach, (1, 1, 1, 0), draws("jitter", 4), strict=True):
+            if most:
+                changes.append(Change(operation, everyone, (none + (2 * drawn - 1) * most,)))
     if how.grayscale:
-        change(images, draws("grayscale", 1)[0] < how.grayscale, colour.grayscale)
+        changes.append(Change(colour.grayscale, draws("grayscale", 1)[0] < how.grayscale))
     if how.blur:
         chosen, sigma = draws("blur", 2)
-        change(images, chosen < how.blur, colour.blur, blur_sigma(sigma))
+        changes.append(Change(colour.blur, chosen < how.blur, (blur_sigma(sigma),)))
     if how.solarize:
         chosen = draws("solarize", 1)[0]
-        change(images, chosen < how.solarize, colour.solarize, np.full_like(chosen, 128))
-
-
-def _jittered(images: Tensor, *by: Numbers) -> Tensor:
-    """Four changes, 0 for none. One after the other for a picture: it stays in the cache meanwhile."""
-    operations = (colour.brightness, colour.contrast, colour.saturation, colour.hue)
-    for operation, amount, none in zip(operations, by, (1, 1, 1, 0), strict=True):
-        if np.any(amount):
-            images = operation(images, none + amount)
-    return images
+        changes.append(Change(colour.solarize, chosen < how.solarize, (np.full_like(chosen, 128),)))
+    if how.erase:
+        changes.append(erase(how.erase, draws, size))
+    return changes

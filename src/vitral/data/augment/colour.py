@@ -1,10 +1,11 @@
-"""Colours changed, one function an operation: (B, C, H, W) of 0 to 255 → the same. None of them knows of chance.
+"""Colours changed in place, one function an operation: (B, C, H, W) of 0 to 255. None of them knows of chance.
 
 A strength is one number for all, or one a picture, (B,). Three channels are red, green and blue; what is about colour
 leaves any other number of channels alone. A test holds each function against Pillow.
 
-A picture's result must not depend on its neighbours in the batch, not in the last bit. So what is summed are whole
-numbers, and the rest is one plain operation after the other: a fused one may round differently at the end of a row.
+A picture's result must not depend on its neighbours in the batch, not in the last bit. So sums go along one dimension,
+always in the same order, and the rest is one plain operation after the other: a fused one may round differently at the
+end of a row.
 """
 
 import numpy as np
@@ -19,15 +20,13 @@ Strength = Numbers | float
 
 def brightness(images: Tensor, factor: Strength) -> Tensor:
     """0 is black, 1 the picture."""
-    return (images * _each(factor, images)).clamp_(0, 255)
+    return images.mul_(_each(factor, images)).clamp_(0, 255)
 
 
 def contrast(images: Tensor, factor: Strength) -> Tensor:
     """0 is the mean grey of the picture everywhere, 1 the picture."""
-    levels = grey(images).round_()
-    count = levels.shape[-1] * levels.shape[-2]
-    total = levels.sum(3).long().sum((1, 2))  # whole numbers: a row is exact in float32 up to 65,793 pixels
-    mean = (2 * total + count).div(2 * count, rounding_mode="floor")  # (B,)
+    means = images.mean(3).mean(2, dtype=torch.float64)  # (B, C)
+    mean = (means * means.new_tensor(_weights(images))).sum(1).add_(0.5).floor_()  # (B,), a whole number as in Pillow
     return _blend(mean.to(images).view(-1, 1, 1, 1), images, factor)
 
 
@@ -46,9 +45,8 @@ def sharpness(images: Tensor, factor: Strength) -> Tensor:
     # Smooth is every neighbour once and the pixel itself five times, over 13: nine and four more of it.
     share = _each(factor, images)
     smooth = (1 - share) / 13
-    sharper = images.clone()
-    sharper[:, :, 1:-1, 1:-1] = nine.mul_(smooth).add_(middle * (share + 4 * smooth)).clamp_(0, 255)
-    return sharper
+    middle.mul_(share + 4 * smooth).add_(nine.mul_(smooth)).clamp_(0, 255)
+    return images
 
 
 def hue(images: Tensor, turn: Strength) -> Tensor:
@@ -62,32 +60,32 @@ def hue(images: Tensor, turn: Strength) -> Tensor:
     place = torch.where(high == green, (blue - red).div_(some).add_(2), (red - green).div_(some).add_(4))
     place = torch.where(high == red, (green - blue).div_(some), place)  # in sixths of the circle, red is 0
     place.add_(_each(turn, images) * 6)
-    channels = []
-    for start in (5, 3, 1):
+    for channel, start in ((red, 5), (green, 3), (blue, 1)):
         along = place + start
         along -= (along / 6).floor_().mul_(6)  # 0 to 6; not torch.remainder, which may round differently in a tail
         fall = torch.minimum(along, 4 - along).clamp_(0, 1)
-        channels.append(high - fall.mul_(span))
-    return torch.cat(channels, 1).clamp_(0, 255)
+        torch.sub(high, fall.mul_(span), out=channel)
+    return images.clamp_(0, 255)
 
 
 def grayscale(images: Tensor) -> Tensor:
     """Red, green and blue all become what the eye sees of them."""
-    return grey(images).expand_as(images) if images.shape[1] == 3 else images
+    return images.copy_(grey(images)) if images.shape[1] == 3 else images
 
 
 def solarize(images: Tensor, threshold: Strength) -> Tensor:
     """Levels from the threshold up are inverted: 0 inverts the picture, 256 leaves it."""
-    # 1 where the level, a whole number, is not below the threshold, else 0: faster than a choice between two pictures.
-    inverted = images.round().sub_(_each(np.ceil(threshold) - 1, images)).clamp_(0, 1)
-    return (images * -2).add_(255).mul_(inverted).add_(images)
+    # Half a level lower: a flat 128 that was resampled may be 127.99999.
+    lowest = _each(np.ceil(threshold) - 0.5, images)
+    inverted = torch.ge(images, lowest, out=torch.empty_like(images))  # 1 or 0; a mask and a choice by it take longer
+    return images.sub_(inverted.mul_(255)).abs_()
 
 
 def posterize(images: Tensor, bits: Strength) -> Tensor:
     """Of the eight bits of a level, the first so many stay."""
     step = _each(2.0 ** (8 - np.asarray(bits)), images)
     # Rounded first: a flat 128 that was resampled may be 127.99999, and would fall by a whole step.
-    return images.round().div_(step).floor_().mul_(step)
+    return images.round_().div_(step).floor_().mul_(step)
 
 
 def autocontrast(images: Tensor) -> Tensor:
@@ -96,7 +94,7 @@ def autocontrast(images: Tensor) -> Tensor:
     flat = high - low < 1e-3  # a flat channel that was resampled is not quite flat
     low = low.masked_fill(flat, 0)[..., None, None]
     scale = (255 / (high - low[..., 0, 0])).masked_fill(flat, 1)[..., None, None]
-    return (images - low).mul_(scale).clamp_(0, 255)
+    return images.sub_(low).mul_(scale).clamp_(0, 255)
 
 
 def equalize(images: Tensor) -> Tensor:
@@ -112,7 +110,7 @@ def equalize(images: Tensor) -> Tensor:
     step = torch.where(counts > 0, below, 0).amax(1, keepdim=True).div(255, rounding_mode="floor")
     spread = (below + step // 2).div(step.clamp(min=1), rounding_mode="floor").clamp_(0, 255)
     table = torch.where(step > 0, spread, torch.arange(256, device=images.device)).to(images.dtype)
-    return table.flatten().index_select(0, levels.flatten()).view(images.shape)
+    return images.copy_(table.flatten().index_select(0, levels.flatten()).view(images.shape))
 
 
 def blur(images: Tensor, sigma: Strength) -> Tensor:
@@ -121,23 +119,30 @@ def blur(images: Tensor, sigma: Strength) -> Tensor:
     weights = np.zeros((len(halves), max(map(len, halves))))  # what is nought changes no bit of the others
     for row, half in zip(weights, halves, strict=True):
         row[: len(half)] = half
-    return _smooth(_smooth(images, weights, across=True), weights, across=False)
+    _smooth(images, weights, across=True)
+    _smooth(images, weights, across=False)
+    return images
 
 
 def grey(images: Tensor) -> Tensor:
     """(B, 1, H, W): red, green and blue as the eye weighs them (ITU-R 601); of other channels the mean."""
     first, *others = images.split(1, dim=1)
-    weights = (0.299, 0.587, 0.114) if len(others) == 2 else (1 / images.shape[1],) * images.shape[1]
-    total = first * weights[0]
-    for channel, weight in zip(others, weights[1:], strict=True):
+    weight, *weights = _weights(images)
+    total = first * weight
+    for channel, weight in zip(others, weights, strict=True):
         total += channel * weight
     return total
+
+
+def _weights(images: Tensor) -> tuple[float, ...]:
+    channels = images.shape[1]
+    return (0.299, 0.587, 0.114) if channels == 3 else (1 / channels,) * channels
 
 
 def _blend(plain: Tensor, images: Tensor, factor: Strength) -> Tensor:
     """`plain` at 0, `images` at 1 (to the bit), and on in the same direction beyond it."""
     share = _each(factor, images)
-    return (images * share).add_(plain * (1 - share)).clamp_(0, 255)
+    return images.mul_(share).add_(plain.mul_(1 - share)).clamp_(0, 255)
 
 
 def _each(strength: Strength, images: Tensor) -> Tensor:
@@ -159,12 +164,12 @@ def _half_kernel(sigma: float) -> Numbers:
     return np.convolve(np.convolve(box, box), box)[3 * (reach + 1) :]
 
 
-def _smooth(images: Tensor, weights: Numbers, *, across: bool) -> Tensor:
+def _smooth(images: Tensor, weights: Numbers, *, across: bool) -> None:
     far, dim = weights.shape[1] - 1, 3 if across else 2
     wide = pad(images, (far, far, 0, 0) if across else (0, 0, far, far), mode="replicate")
-    total, pair = images * _each(weights[:, 0], images), torch.empty_like(images)  # one memory for all the pairs
+    images.mul_(_each(weights[:, 0], images))
+    pair = torch.empty_like(images)  # one memory for all of them
     for k in range(1, far + 1):
         left, right = (wide.narrow(dim, start, images.shape[dim]) for start in (far - k, far + k))
         torch.add(left, right, out=pair)
-        total += pair.mul_(_each(weights[:, k], images))
-    return total
+        images += pair.mul_(_each(weights[:, k], images))

@@ -2,34 +2,38 @@
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from vitral.data.augment.change import Change
 from vitral.data.augment.draws import Draws, Numbers
-from vitral.data.augment.geometry import rectangle
+from vitral.data.augment.geometry import Size, rectangle
+
+Whole = NDArray[np.int64]
 
 LEAST, MOST = 0.02, 1 / 3  # share of the area
 
 
-def erase(images: Tensor, share: float, draws: Draws) -> None:
-    """In this share of the pictures (B, C, H, W), in place. The noise is whole levels, each as likely."""
+def erase(share: float, draws: Draws, size: Size) -> Change:
+    """In this share of the pictures. The noise is whole levels, each as likely."""
     chosen, area, shape, top, left = draws("erase", 5)
-    rows = np.flatnonzero(chosen < share)
-    if len(rows) == 0:
-        return
-    noise = _noise(draws.rows(rows), images[0].numel()).view(len(rows), *images.shape[1:])
     heights, widths = rectangle(LEAST + (MOST - LEAST) * area, shape, limit=1 / 0.3)
-    tops, bottoms = _span(heights, top, images.shape[2])
-    lefts, rights = _span(widths, left, images.shape[3])
-    for row, levels in zip(rows, noise, strict=True):
-        where = (slice(None), slice(tops[row], bottoms[row]), slice(lefts[row], rights[row]))
-        images[row][where] = levels[where].to(images)
+
+    def fill(images: Tensor, rows: Whole, *corners: Whole) -> None:
+        noise = _noise(draws.rows(rows), images[0].numel()).view(images.shape)
+        for image, levels, top, bottom, left, right in zip(images, noise, *corners, strict=True):
+            image[:, top:bottom, left:right] = levels[:, top:bottom, left:right]
+
+    return Change(
+        fill, chosen < share, (np.arange(len(chosen)), *_span(heights, top, size[0]), *_span(widths, left, size[1]))
+    )
 
 
-def _span(share: Numbers, place: Numbers, side: int) -> tuple[list[int], list[int]]:
+def _span(share: Numbers, place: Numbers, side: int) -> tuple[Whole, Whole]:
     """First and last + 1 of so many pixels, at least one, anywhere on the side."""
     length = np.maximum(np.round(share * side), 1)
     start = np.floor(place * (side - length + 1))
-    return start.astype(int).tolist(), (start + length).astype(int).tolist()
+    return start.astype(np.int64), (start + length).astype(np.int64)
 
 
 def _noise(draws: Draws, count: int) -> Tensor:

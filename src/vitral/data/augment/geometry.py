@@ -5,6 +5,9 @@ that is made first stands first in a product. Where only flips and whole pixels 
 their index instead, and stay what they are.
 """
 
+from dataclasses import dataclass
+from functools import lru_cache
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,23 +20,54 @@ from vitral.data.config import Augment
 Size = tuple[int, int]  # height, width
 
 
-def place(images: Tensor, how: Augment, draws: Draws, more: list[Numbers], *, size: Size, background: int) -> Tensor:
-    """(B, C, H', W') of whole numbers → (B, C, H, W) as float: cropped, shifted, flipped, turned. `more` comes last."""
-    affine = bool(how.rotate or how.zoom or how.shear or how.shift)
-    if not (how.crop or affine or more):
-        return _picked(images, how, draws, size, background).to(torch.get_default_dtype(), copy=True)
-    stored = (images.shape[-2], images.shape[-1])
-    matrices = _crop(how, draws) if how.crop else np.stack([_centre(stored, size)] * len(images))
-    if how.pad:
-        down, across = _whole_pixels(how, draws)
-        matrices = matrices @ moves(across / size[1], down / size[0])
-    if how.flip != "none":
-        matrices = matrices @ _mirrors(flips(how, draws))
-    if affine:
-        matrices = matrices @ _affine(how, draws, aspect=size[1] / size[0])
-    for one in more:
-        matrices = matrices @ one
-    return resample(images, matrices, size, how.outside, background)
+@dataclass(frozen=True)
+class Place:
+    """Where the pixels of each picture come from: cropped, shifted, flipped, turned; drawn for all at once."""
+
+    size: Size
+    outside: str
+    mirrored: NDArray[np.bool_]  # (B,) left to right
+    shift: NDArray[np.int64]  # (2, B) whole pixels down and across
+    matrices: Numbers | None  # (B, 3, 3) of all of it; none where whole pixels are all there is
+
+    @classmethod
+    def drawn(cls, how: Augment, draws: Draws, more: list[Numbers], *, stored: Size, size: Size) -> "Place":
+        """`more` are matrices of what comes last."""
+        count = len(draws.samples)
+        mirrored = flips(how, draws) if how.flip != "none" else np.zeros(count, bool)
+        shift = _whole_pixels(how, draws) if how.pad else np.zeros((2, count), np.int64)
+        affine = bool(how.rotate or how.zoom or how.shear or how.shift)
+        if not (how.crop or affine or more):
+            return cls(size, how.outside, mirrored, shift, None)
+        matrices = _crop(how, draws) if how.crop else np.stack([_centre(stored, size)] * count)
+        if how.pad:
+            matrices = matrices @ moves(shift[1] / size[1], shift[0] / size[0])
+        if how.flip != "none":
+            matrices = matrices @ _mirrors(mirrored)
+        if affine:
+            matrices = matrices @ _affine(how, draws, aspect=size[1] / size[0])
+        for one in more:
+            matrices = matrices @ one
+        return cls(size, how.outside, mirrored, shift, matrices)
+
+    def __call__(self, images: Tensor, rows: slice, background: int) -> Tensor:
+        """(B, C, H', W') of whole numbers, these rows of the batch → (B, C, H, W), float where it was resampled."""
+        if self.matrices is not None:
+            return resample(images, self.matrices[rows], self.size, self.outside, background)
+        return self._picked(images, rows, background)
+
+    def _picked(self, images: Tensor, rows: slice, background: int) -> Tensor:
+        """Whole pixels only: the middle of each picture, shifted and flipped."""
+        mirrored, shift = self.mirrored[rows], self.shift[:, rows]
+        top, left = ((large - small) // 2 for large, small in zip(images.shape[2:], self.size, strict=True))
+        if shift.any():
+            rows_seen, columns_seen = np.arange(top, top + self.size[0]), np.arange(left, left + self.size[1])
+            picked = _shifted(images, shift, rows_seen, columns_seen, self.outside, background)
+        else:
+            picked = images[:, :, top : top + self.size[0], left : left + self.size[1]]
+        if not mirrored.any():
+            return picked
+        return torch.where(torch.from_numpy(mirrored)[:, None, None, None], picked.flip(3), picked)
 
 
 def resample(images: Tensor, matrices: Numbers, size: Size, outside: str = "background", background: int = 0) -> Tensor:
@@ -99,15 +133,22 @@ def affine_matrices(
 
 
 def _grid(matrices: Numbers, size: Size) -> Tensor:
-    """(B, H, W, 2): where each output pixel comes from; to the bit what `affine_grid` gives, in half the time.
+    """(B, H, W, 2): where each output pixel comes from; to the bit what `affine_grid` gives, and faster.
 
-    It copies the places of the pixels for each picture before it multiplies them. One copy is enough.
+    It makes the places of the pixels anew, and copies them for each picture before it multiplies them.
     """
-    places = torch.ones(*size, 3)
-    places[:, :, 1] = _centres(size[0])[:, None]
-    places[:, :, 0] = _centres(size[1])
-    rows = torch.from_numpy(matrices[:, :2]).to(places)  # (B, 2, 3)
-    return places.view(-1, 3).expand(len(rows), -1, -1).bmm(rows.transpose(1, 2)).view(-1, *size, 2)
+    pixels = _pixels(size, torch.get_default_dtype())
+    rows = torch.from_numpy(matrices[:, :2]).to(pixels)  # (B, 2, 3)
+    return pixels.expand(len(rows), -1, -1).bmm(rows.transpose(1, 2)).view(-1, *size, 2)
+
+
+@lru_cache(maxsize=4)
+def _pixels(size: Size, dtype: torch.dtype) -> Tensor:
+    """(H · W, 3): across, down and 1. Shared, never changed."""
+    pixels = torch.ones(*size, 3, dtype=dtype)
+    pixels[:, :, 1] = _centres(size[0])[:, None]
+    pixels[:, :, 0] = _centres(size[1])
+    return pixels.view(-1, 3)
 
 
 def _centres(side: int) -> Tensor:
@@ -154,33 +195,21 @@ def _mirrors(mirrored: NDArray[np.bool_]) -> Numbers:
     return matrices
 
 
-def _whole_pixels(how: Augment, draws: Draws) -> Numbers:
+def _whole_pixels(how: Augment, draws: Draws) -> NDArray[np.int64]:
     """(2, B): how many pixels each picture moves down and across, −pad to pad."""
-    return np.floor(draws("pad", 2) * (2 * how.pad + 1)) - how.pad
-
-
-def _picked(images: Tensor, how: Augment, draws: Draws, size: Size, background: int) -> Tensor:
-    """Whole pixels only: the middle of each picture, shifted and flipped."""
-    top, left = ((large - small) // 2 for large, small in zip(images.shape[2:], size, strict=True))
-    if how.pad:
-        picked = _shifted(images, how, draws, top + np.arange(size[0]), left + np.arange(size[1]), background)
-    else:
-        picked = images[:, :, top : top + size[0], left : left + size[1]]
-    if how.flip == "none":
-        return picked
-    return torch.where(torch.from_numpy(flips(how, draws))[:, None, None, None], picked.flip(3), picked)
+    return np.floor(draws("pad", 2) * (2 * how.pad + 1)).astype(np.int64) - how.pad
 
 
 def _shifted(
     images: Tensor,
-    how: Augment,
-    draws: Draws,
+    shift: NDArray[np.int64],  # (2, B) down and across
     rows: NDArray[np.int64],  # (H,) and
     columns: NDArray[np.int64],  # (W,): what is seen without a shift
+    outside: str,
     background: int,
 ) -> Tensor:
     height, width = images.shape[2:]
-    down, across = _whole_pixels(how, draws).astype(np.int64)[:, :, None]
+    down, across = shift[:, :, None]  # each (B, 1)
     rows, columns = rows - down, columns - across  # (B, H) and (B, W)
     picked = images[
         torch.arange(len(images))[:, None, None, None],
@@ -188,10 +217,10 @@ def _shifted(
         torch.from_numpy(_mirrored(rows, height))[:, None, :, None],
         torch.from_numpy(_mirrored(columns, width))[:, None, None, :],
     ]  # (B, C, H, W)
-    if how.outside == "mirror":
+    if outside == "mirror":
         return picked
-    outside = ((rows < 0) | (rows >= height))[:, :, None] | ((columns < 0) | (columns >= width))[:, None]  # (B, H, W)
-    return picked.masked_fill_(torch.from_numpy(outside)[:, None], background)
+    empty = ((rows < 0) | (rows >= height))[:, :, None] | ((columns < 0) | (columns >= width))[:, None]  # (B, H, W)
+    return picked.masked_fill_(torch.from_numpy(empty)[:, None], background)
 
 
 def _mirrored(index: NDArray[np.int64], side: int) -> NDArray[np.int64]:

@@ -4,15 +4,13 @@ The operations are those of RandAugment (Cubuk et al. 2020) and their ranges tho
 pixels become matrices, and go into the one resampling; the others follow it, in the order in which they were drawn.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vitral.data.augment import colour
+from vitral.data.augment.change import Change
 from vitral.data.augment.draws import Draws, Numbers
 from vitral.data.augment.geometry import Size, affine_matrices
 from vitral.data.config import Policy, RandAugment
@@ -33,10 +31,6 @@ OPERATIONS = (
     "autocontrast",
     "equalize",
 )
-
-
-# A picture of more numbers is changed alone: that needs no copy, and stays in the cache from one step to the next.
-LARGE = 2**15
 
 
 @dataclass(frozen=True)
@@ -87,17 +81,19 @@ class Round:
         )
         return matrices
 
-    def colours(self, images: Tensor) -> None:
-        """Do the operations that change levels, in place."""
+    def colours(self) -> list[Change]:
+        """The operations that change levels."""
         factor = 1 + self.sign * self.strength * self.full.enhance
-        change(images, self._chosen("brightness"), colour.brightness, factor)
-        change(images, self._chosen("saturation"), colour.saturation, factor)
-        change(images, self._chosen("contrast"), colour.contrast, factor)
-        change(images, self._chosen("sharpness"), colour.sharpness, factor)
-        change(images, self._chosen("posterize"), colour.posterize, 8 - np.round(self.strength * self.full.bits))
-        change(images, self._chosen("solarize"), colour.solarize, 256 * (1 - self.strength))
-        change(images, self._chosen("autocontrast"), colour.autocontrast)
-        change(images, self._chosen("equalize"), colour.equalize)
+        return [
+            Change(colour.brightness, self._chosen("brightness"), (factor,)),
+            Change(colour.saturation, self._chosen("saturation"), (factor,)),
+            Change(colour.contrast, self._chosen("contrast"), (factor,)),
+            Change(colour.sharpness, self._chosen("sharpness"), (factor,)),
+            Change(colour.posterize, self._chosen("posterize"), (8 - np.round(self.strength * self.full.bits),)),
+            Change(colour.solarize, self._chosen("solarize"), (256 * (1 - self.strength),)),
+            Change(colour.autocontrast, self._chosen("autocontrast")),
+            Change(colour.equalize, self._chosen("equalize")),
+        ]
 
     def _chosen(self, name: str) -> NDArray[np.bool_]:
         return self.operation == OPERATIONS.index(name)
@@ -117,29 +113,20 @@ def rounds(policy: Policy | RandAugment, draws: Draws) -> list[Round]:
     return []
 
 
-def three(images: Tensor, draws: Draws) -> None:
-    """3-Augment (DeiT III): exactly one of grey, inverted highlights and blur, in place."""
+def three(draws: Draws) -> list[Change]:
+    """3-Augment (DeiT III): exactly one of grey, inverted highlights and blur."""
     which, sigma = draws("policy", 2)
     which = np.floor(3 * which)
-    change(images, which == 0, colour.grayscale)
-    change(images, which == 1, colour.solarize, np.full_like(sigma, 128))
-    change(images, which == 2, colour.blur, blur_sigma(sigma))
+    return [
+        Change(colour.grayscale, which == 0),
+        Change(colour.solarize, which == 1, (np.full_like(sigma, 128),)),
+        Change(colour.blur, which == 2, (blur_sigma(sigma),)),
+    ]
 
 
 def blur_sigma(drawn: Numbers) -> Numbers:
     """0.1 to 2 pixels, as BYOL and DeiT III have it."""
     return 0.1 + 1.9 * drawn
-
-
-def change(images: Tensor, chosen: NDArray[np.bool_], operation: Callable[..., Tensor], *strength: Numbers) -> None:
-    """Apply an operation to the chosen pictures, in place, each with its own strength."""
-    rows = np.flatnonzero(chosen)
-    if images[:1].numel() > LARGE:
-        for row in rows:
-            images[row : row + 1] = operation(images[row : row + 1], *(one[row] for one in strength))
-    elif len(rows):
-        index = torch.from_numpy(rows)
-        images[index] = operation(images[index], *(one[rows] for one in strength))
 
 
 def _round(drawn: Numbers, strength: Numbers, full: Range) -> Round:

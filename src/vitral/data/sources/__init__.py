@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -41,6 +41,7 @@ class Index:
     channels: int
     storage: Storage = field(repr=False)
     notes: tuple[str, ...] = ()  # what was found and done, a sentence each
+    unread: tuple[str, ...] = ()  # pictures in formats that Vitral does not read
 
     def of(self, split: str) -> NDArray[np.int64]:
         """The numbers of the samples in a split, in order."""
@@ -94,7 +95,8 @@ def open_source(data: Data) -> Index:
     if os.path.exists(path):
         kinds = f"a table ({', '.join(table.ENDINGS)}) or an archive ({', '.join(archive.ENDINGS)})"
         raise DataError(f"{source} is not a source of pictures: give a folder, {kinds}.")
-    hint = unknown(source, list(NAMED), "folder, file or named set")
+    here = [entry.name for entry in Path().iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    hint = unknown(source, [*NAMED, *sorted(here)], "folder, file or named set")
     raise RecipeError(hint if "/" not in source else f"There is no folder or file {source}.")
 
 
@@ -107,9 +109,10 @@ def open_named(name: str, data: Data) -> Index:
     directory = data_directory(data.directory)
     found = locate(NAMED[name], directory)
     if found is None:
-        raise not_here(NAMED[name], directory)
+        also = f" (The folder {name} that is here is written ./{name}.)" if os.path.isdir(name) else ""
+        raise DataError(f"{not_here(NAMED[name], directory)}{also}")
     if found.kind == "folder":
-        return open_folder(found.path, data)
+        return open_folder(found.path, data, official=NAMED[name].kind == "official")
     if found.kind == "archive":
         return open_archive(found.path, data)
     read = digits() if found.kind == "embedded" else official.READERS[name](found.path)
@@ -118,7 +121,7 @@ def open_named(name: str, data: Data) -> Index:
     return _completed(data, Pixels(read.images), samples, read.class_names, read.labels, read.splits, official=True)
 
 
-def open_folder(folder: Path, data: Data) -> Index:
+def open_folder(folder: Path, data: Data, official: bool = False) -> Index:
     """A folder with class folders, with or without `train/ val/ test/` above them."""
     from vitral.data.sources.folder import Files, files_below
     from vitral.data.sources.layout import arrange
@@ -126,7 +129,9 @@ def open_folder(folder: Path, data: Data) -> Index:
     files, notes = files_below(folder)
     found = arrange(files, data.source)
     storage = Files(folder / found.root, found.paths)
-    return _index(data, storage, found.paths, found.classes, found.splits, notes=notes + found.notes)
+    notes = notes + found.notes
+    index = _index(data, storage, found.paths, found.classes, found.splits, notes=notes, official=official)
+    return replace(index, unread=tuple(found.unread))
 
 
 def open_archive(path: Path, data: Data) -> Index:
@@ -158,6 +163,7 @@ def _index(
     splits: Sequence[str],
     groups: Sequence[str] | None = None,
     notes: Sequence[str] = (),
+    official: bool = False,
 ) -> Index:
     """Names of classes become numbers, in the order of the alphabet."""
     from vitral.data.sources.layout import shown
@@ -166,7 +172,8 @@ def _index(
     number = {name: i for i, name in enumerate(names)}
     labels = np.fromiter((number[name] for name in classes), np.int64, len(classes))
     samples = [shown(path) for path in paths]
-    return _completed(data, storage, samples, [shown(name) for name in names], labels, splits, groups, notes)
+    shown_names = [shown(name) for name in names]
+    return _completed(data, storage, samples, shown_names, labels, splits, groups, notes, official)
 
 
 def _completed(

@@ -17,6 +17,7 @@ from typing import IO, TypeVar
 from filelock import FileLock
 
 from vitral.data.decode import MOST_BYTES
+from vitral.data.sources.folder import stamp_of
 from vitral.data.sources.layout import few, is_hidden, shown
 from vitral.errors import DataError
 
@@ -67,7 +68,7 @@ class Tar:
     archive: Path
     paths: Sequence[str]
     places: dict[str, tuple[int, int]]  # offset and size of each
-    changed: int  # when the archive was
+    changed: str  # the stamp of the archive
 
     def read(self, number: int) -> bytes:
         name, (start, size) = shown(self.paths[number]), self.places[self.paths[number]]
@@ -118,7 +119,7 @@ def _open_tar(archive: Path, cache: Path) -> tuple[Tar, list[str]]:
     plain = _expanded(archive, cache)
     with tarfile.open(plain, "r:") as file:
         places, notes = _inside(_members(file))
-    return Tar(plain, sorted(places), places, archive.stat().st_mtime_ns), notes
+    return Tar(plain, sorted(places), places, stamp_of(archive.stat())), notes
 
 
 def _members(file: tarfile.TarFile) -> Iterator[tuple[str, tuple[int, int], bool]]:

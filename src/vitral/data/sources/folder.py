@@ -22,10 +22,14 @@ class Files:
 
     def stamp(self, number: int) -> str:
         try:
-            found = (self.folder / self.paths[number]).stat()
-            return f"{found.st_size} {found.st_mtime_ns} {found.st_mode:o}"  # the mode: what could not be read, can be
+            return stamp_of((self.folder / self.paths[number]).stat())
         except (OSError, ValueError):
             return "unreadable"
+
+
+def stamp_of(found: os.stat_result) -> str:
+    """Changes with the file. Times can be set and sizes be equal: what the system itself keeps cannot be."""
+    return " ".join(map(str, (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)))
 
 
 def files_below(folder: Path) -> tuple[list[str], list[str]]:

@@ -22,6 +22,24 @@ Counts = dict[str, int]  # a folder → the pictures that lie in it directly
 Places = dict[str, tuple[str, str]]  # a folder → its class ("" if it has none) and split ("" if no name says)
 
 
+# Pictures as cameras, telephones and programs write them, that Pillow does not read or that we do not let in
+OTHER_PICTURES = (
+    ".heic",
+    ".heif",
+    ".avif",
+    ".jxl",
+    ".jp2",
+    ".cr2",
+    ".cr3",
+    ".nef",
+    ".arw",
+    ".dng",
+    ".raw",
+    ".psd",
+    ".svg",
+)
+
+
 @dataclass(frozen=True)
 class Layout:
     """What the names say, one entry a picture."""
@@ -31,6 +49,7 @@ class Layout:
     classes: list[str]
     splits: list[str]  # of SPLITS, or "" where the folders do not say
     notes: list[str]
+    unread: list[str]  # pictures in formats that Vitral does not read
 
 
 def is_hidden(name: str) -> bool:
@@ -39,8 +58,11 @@ def is_hidden(name: str) -> bool:
 
 
 def shown(name: str) -> str:
-    """A name as text: a disk may hold bytes that are none."""
-    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """A name as text: a disk may hold bytes that are none. Letters with accents are one sign or two, and the same."""
+    if name.isascii():
+        return name
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return unicodedata.normalize("NFC", text)
 
 
 def few(names: Sequence[str]) -> str:
@@ -50,7 +72,7 @@ def few(names: Sequence[str]) -> str:
 
 def arrange(files: list[str], source: str) -> Layout:
     """The pictures among the files of a source, `/` between the folders, with their classes and splits."""
-    paths, notes = _pictures(files, source)
+    paths, unread, notes = _pictures(files, source)
     tables = [path for path in files if path.lower().endswith(table.ENDINGS)]
     help_ = "Give each class a folder, or a CSV file with the columns path and label."
     if tables:
@@ -71,21 +93,33 @@ def arrange(files: list[str], source: str) -> Layout:
         lie, have = ("lies", "has") if len(loose) == 1 else ("lie", "have")
         said.append(f"{_pictures_of(len(loose))} {lie} outside the class folders and {have} no class: {few(loose)}.")
     below, classes, splits = (list(column) for column in zip(*kept, strict=True))
-    return Layout(root, below, classes, splits, notes + said)
+    return Layout(root, below, classes, splits, notes + said, unread)
 
 
-def _pictures(files: list[str], source: str) -> tuple[list[str], list[str]]:
-    """Those that are pictures by their ending, and a note on the others."""
+def _pictures(files: list[str], source: str) -> tuple[list[str], list[str], list[str]]:
+    """Those that are pictures by their ending, those in formats that are not read, and notes on the others."""
     paths: list[str] = []
     others: list[str] = []
     for path in files:
         (paths if path.lower().endswith(ENDINGS) else others).append(path)
-    counts = Counter(PurePosixPath(path).suffix.lower() or "without ending" for path in others)
-    told = ", ".join(f"{count:,} {shown(ending)}" for ending, count in counts.most_common(5))
+    told = _by_ending(others)
     if not paths:
         has = f", and there are other files: {told}" if others else ""
         raise DataError(f"There is no picture in {source}{has}. Vitral reads {', '.join(ENDINGS)}.")
-    return paths, [f"Files that are no pictures by their ending are passed over: {told}."] if others else []
+    unread = [path for path in others if path.lower().endswith(OTHER_PICTURES)]
+    notes = []
+    if len(others) > len(unread):
+        told = _by_ending([path for path in others if not path.lower().endswith(OTHER_PICTURES)])
+        notes.append(f"Files that are no pictures by their ending are passed over: {told}.")
+    if unread:
+        what = "1 picture is in a format" if len(unread) == 1 else f"{len(unread):,} pictures are in formats"
+        notes.append(f"{what} that Vitral does not read, and passed over: {few(unread)}. Convert to JPEG or PNG.")
+    return paths, unread, notes
+
+
+def _by_ending(files: list[str]) -> str:
+    counts = Counter(PurePosixPath(path).suffix.lower() or "without ending" for path in files)
+    return ", ".join(f"{count:,} {shown(ending)}" for ending, count in counts.most_common(5))
 
 
 def _root(folders: Iterable[str]) -> str:
@@ -122,8 +156,19 @@ def _places(counts: Counts, source: str, help_: str) -> tuple[Places, list[str]]
         return _split_then_class(counts, words, source, help_)
     if only_words:
         raise DataError(f"{source} has {' and '.join(words)} and no train: there is nothing to learn from.")
-    if tops and all(name.lower() in SPLIT_WORDS for inner in tops.values() for name in inner):
-        return _class_then_split(counts, source)
+    # A class of which all folders are splits; a `train` beside a `bus` is a kind of vehicle.
+    parted = {
+        top
+        for top, inner in tops.items()
+        if inner - {""} and {name.lower() for name in inner - {""}} <= set(SPLIT_WORDS)
+    }
+    if tops and parted == set(tops):
+        return _class_then_split(counts, tops, source)
+    if parted:
+        raise DataError(
+            f"{source} has splits in {few(sorted(parted))}, and none in {few(sorted(set(tops) - parted))}. "
+            "Have them in all classes, or above the classes."
+        )
     for top in words:
         if same := sorted(tops[top] & set(tops)):
             raise DataError(
@@ -178,11 +223,22 @@ def _refuse_other_capitals(names: set[str], learnt: set[str], top: str, train: s
             raise DataError(f"{source} has {few([name])} in {top} and {few([same])} in {train}. Give them one name.")
 
 
-def _class_then_split(counts: Counts, source: str) -> tuple[Places, list[str]]:
-    """`cats/train/`."""
-    places = {
-        folder: (_class(folder), SPLIT_WORDS[folder.split("/")[1].lower()] if folder else "") for folder in counts
-    }
+def _class_then_split(counts: Counts, tops: dict[str, set[str]], source: str) -> tuple[Places, list[str]]:
+    """`cats/train/`. Pictures beside the splits have none, and are told of as those without a class."""
+    below: dict[str, set[str]] = {}
+    for folder in counts:
+        parts = folder.split("/")
+        if len(parts) > 3:
+            below.setdefault(parts[2], set()).add(parts[0])
+    if repeated := sorted(name for name, above in below.items() if len(above) == len(tops) > 1):
+        raise DataError(
+            f"{source} has {few(repeated)} in the splits of each of {few(sorted(tops))}: which are the classes? "
+            "Have one train, val and test, with the class folders in them."
+        )
+    places = {}
+    for folder in counts:
+        word = SPLIT_WORDS.get(folder.split("/")[1].lower(), "") if folder else ""
+        places[folder] = (_class(folder) if word else "", word)
     if not _classes_of("train", places):
         raise DataError(f"The class folders of {source} have no train folder in them: there is nothing to learn from.")
     return places, ["The splits are folders inside the class folders."]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from vitral.data.sources.layout import is_hidden
 from vitral.errors import DataError, RecipeError
 from vitral.settings import unknown
 
@@ -275,7 +276,7 @@ def locate(wanted: NamedSet, directory: Path) -> Found | None:
     if complete and wanted.kind == "official":
         return Found("official", (directory / wanted.files[0].leaves[0]).parent)
     folder = directory / wanted.name
-    if folder.is_dir() and any(path.is_dir() for path in folder.iterdir()):
+    if folder.is_dir() and any(path.is_dir() and not is_hidden(path.name) for path in folder.iterdir()):
         return Found("folder", folder)
     if complete and wanted.kind == "archive":
         return Found("archive", directory / wanted.files[0].path)
@@ -302,6 +303,6 @@ def not_here(wanted: NamedSet, directory: Path) -> DataError:
     lacking = [leaf for leaf in leaves if not _is_here(directory / leaf)]
     some = f"complete ({', '.join(lacking)} missing)" if len(lacking) < len(leaves) else "here"
     return DataError(
-        f"{wanted.name} is not {some} in the data directory {directory}. Fetch it: vitral fetch {wanted.name} "
-        f"({wanted.size / 1e6:.0f} MB), or say where it is: data.directory=… or VITRAL_DATA."
+        f"{wanted.name} is not {some} in the data directory {directory}. Fetch it ({wanted.size / 1e6:.0f} MB): "
+        f"VITRAL_DATA={directory} vitral fetch {wanted.name}. Or say where it is: data.directory=… or VITRAL_DATA."
     )

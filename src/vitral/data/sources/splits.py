@@ -44,7 +44,7 @@ def complete_splits(
         _one_side_each(made, groups)
     if given == {"validation"}:
         made[made == "validation"] = "test"
-        notes.append("There is a validation set and no test set: it is the test set, and chooses nothing.")
+        notes.append("There is no test set: the validation set takes its place, and chooses nothing.")
     elif not given:
         _hold_out(made, "test", TEST, labels, names, groups, seed)
         notes.append(f"There is no test set: {TEST * 100:g} % of the pictures are held out{_how(groups)}.")
@@ -57,9 +57,7 @@ def complete_splits(
     share = (0.0 if official else VALIDATION) if validation == "auto" else validation
     if share:
         _hold_out(made, "validation", share, labels, names, groups, seed)
-        notes.append(
-            f"There is no validation set: {share * 100:g} % of the training pictures are held out{_how(groups)}."
-        )
+        notes.append(f"To validate, {share * 100:g} % of the training pictures are held out{_how(groups)}.")
     if "train" not in made:
         raise DataError(f"data.validation is {share:g}: no picture is left to learn from. Set it lower.")
     return made, notes
@@ -74,9 +72,10 @@ def groups_of(names: Sequence[str], pattern: str) -> list[str]:
     found = []
     for name in names:
         match = compiled.search(name)
-        if match is None:
+        group = match and match[1 if compiled.groups else 0]
+        if not group:
             raise DataError(f"data.group_by is {pattern}, and finds nothing in {name}.")
-        found.append(match[1] if compiled.groups else match[0])
+        found.append(group)
     return found
 
 
@@ -135,24 +134,37 @@ def _stratified(
 def _whole_groups(
     rows: NDArray[np.int64], share: float, labels: NDArray[np.int64], groups: Sequence[str], word: str, seed: int
 ) -> NDArray[np.int64]:
-    """Groups, from the largest to the smallest, each taken if that brings the classes closer to their share."""
+    """Groups in a random order, each taken if that brings its classes closer to their share and ends none of them."""
     names, number = np.unique(np.array(groups), return_inverse=True)
-    if len(names) < 2:
+    members = np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1])
+    counts = [np.unique(labels[rows[some]], return_counts=True) for some in members]  # classes of each, and pictures
+    left = np.bincount(labels[rows]).astype(float)
+    missing = left * share
+    chosen = []
+    for group in np.argsort(_drawn([str(name) for name in names], word, seed), kind="stable"):
+        classes, pictures = counts[group]
+        nearer = np.square(missing[classes] - pictures).sum() < np.square(missing[classes]).sum()
+        if nearer and (left[classes] > pictures).all():
+            chosen.append(group)
+            missing[classes] -= pictures
+            left[classes] -= pictures
+    if not chosen:
+        chosen = _smallest(counts, left, names, word)
+    return rows[np.concatenate([members[group] for group in chosen])]
+
+
+def _smallest(
+    counts: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+    left: NDArray[np.float64],
+    names: NDArray[np.str_],
+    word: str,
+) -> list[int]:
+    """Every group is larger than the share: the smallest will do, if no class ends with it."""
+    possible = [group for group, (classes, pictures) in enumerate(counts) if (left[classes] > pictures).all()]
+    if not possible:
         other = " Set data.validation=0." if word == "validation" else ""
         raise DataError(
-            f"All pictures that could be learnt from are of one group, {names[0]} (data.group_by): "
-            f"none can be held out for {word}.{other}"
+            f"No group (data.group_by) can be held out for {word} without taking all pictures of a class, such as "
+            f"{names[0]}.{other}"
         )
-    held = np.zeros((len(names), int(labels.max()) + 1))
-    np.add.at(held, (number, labels[rows]), 1)  # (groups, classes): pictures
-    missing = held.sum(axis=0) * share
-    order = np.lexsort((_drawn([str(name) for name in names], word, seed), -held.sum(axis=1)))
-    chosen = []
-    for group in order:
-        after = missing - held[group]
-        if np.square(after).sum() < np.square(missing).sum():
-            chosen.append(group)
-            missing = after
-    if not chosen:  # every group is larger than the share: the smallest will do
-        chosen = [order[-1]]
-    return rows[np.isin(number, chosen)]
+    return [min(possible, key=lambda group: counts[group][1].sum())]

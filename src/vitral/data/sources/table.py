@@ -2,6 +2,7 @@
 
 import csv
 import json
+import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ def read_table(path: Path, group_by: str) -> Table:
                 columns["split"] = next((name for name in row if name.strip().lower() in SPLIT), None)
                 columns["group"] = group_by if group_by in row else None
             where = f"{path}, line {number}"
-            name = _text(row, columns["path"], where)
+            name = posixpath.normpath(_text(row, columns["path"], where))
             if (before := lines_of.setdefault(name, number)) != number:
                 raise DataError(f"{where}: {name} was named in line {before} already. Give each picture one line.")
             paths.append(name)
@@ -52,7 +53,7 @@ def read_table(path: Path, group_by: str) -> Table:
             classes.append(known.setdefault(label, label))
             splits.append(_split(row, columns["split"], where))
             if columns["group"]:
-                group = _text(row, columns["group"], where)
+                group = _text(row, columns["group"], where).strip()
                 groups.append(known.setdefault(group, group))
     except UnicodeDecodeError:
         raise DataError(f"{path} is not text in UTF-8. Save it again in that encoding.") from None

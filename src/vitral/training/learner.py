@@ -1,0 +1,135 @@
+"""What learns: the model, its average and its optimizers; one step of it; and all that an exact resume needs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy, interpolate
+from torch.nn.utils import clip_grad_norm_
+
+from vitral.data.batches import Batch
+from vitral.data.randomness import uniform
+from vitral.model.vit import ViT
+from vitral.recipe import Course, Fixed, Train
+from vitral.training.averages import Average
+from vitral.training.optimizers import make_optimizers
+
+
+class Learner:
+    """A model in training."""
+
+    def __init__(self, model: ViT, train: Train, class_weights: Tensor | None) -> None:
+        self.model, self.train, self.class_weights = model, train, class_weights
+        self.average = Average(model, train.ema)
+        self.optimizers = make_optimizers(model, train)
+        self.best: dict[str, Tensor] = {}  # the weights of the best epoch, where `choose` asks for them
+        self.device = next(model.parameters()).device
+
+    def gradients(self, step: int, batch: Batch, progress: float) -> tuple[Tensor, Tensor]:
+        """The loss of a batch and the share that was right, both (); the gradients are in the model.
+
+        `progress`, 0 to 1, says how far the training is: at first it may look at fewer patches or smaller pictures.
+        """
+        count, parts = len(batch.labels), self.train.accumulate
+        loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        for part in range(parts):
+            rows = slice(count * part // parts, count * (part + 1) // parts)
+            if rows.start == rows.stop:
+                continue
+            images = self._sized(batch.images[rows].to(self.device), progress)
+            keep = self._kept(images, batch.samples[rows], step, progress)
+            with _reseeded(self.train, step, part):
+                logits = self.model(images, keep)
+            mean = cross_entropy(
+                logits,
+                batch.targets[rows].to(self.device),
+                weight=self.class_weights,
+                label_smoothing=self.train.label_smoothing,
+            )
+            share = len(logits) / count
+            (mean * share).backward()
+            loss += mean.detach() * share
+            right += (logits.detach().argmax(dim=1) == batch.labels[rows].to(self.device)).sum() / count
+        return loss, right
+
+    def move(self, step: int, share: float) -> None:
+        """The gradients become a step, at this share of the full learning rate."""
+        if self.train.clip:
+            clip_grad_norm_(self.model.parameters(), self.train.clip)
+        self.optimizers.set_share(share)
+        self.optimizers.step()
+        self.optimizers.zero_grad()
+        self.average.update(step)
+
+    def remember(self) -> None:
+        """These weights are the best so far."""
+        self.best = {name: tensor.clone() for name, tensor in self.average.model.state_dict().items()}
+
+    def result(self) -> ViT:
+        """The model to use."""
+        if self.best:
+            self.average.model.load_state_dict(self.best)
+        return self.average.model
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything, by name."""
+        groups = {"model": self.model.state_dict(), "optimizer": self.optimizers.tensors(), "best": self.best}
+        if self.average.model is not self.model:
+            groups["average"] = self.average.model.state_dict()
+        return {f"{group}.{name}": tensor for group, some in groups.items() for name, tensor in some.items()}
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """What `tensors` gave."""
+        groups: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "best": {}, "average": {}}
+        for name, tensor in tensors.items():
+            group, _, rest = name.partition(".")
+            groups[group][rest] = tensor.to(self.device) if group != "optimizer" else tensor
+        self.model.load_state_dict(groups["model"])
+        if self.average.model is not self.model:
+            self.average.model.load_state_dict(groups["average"])
+        self.optimizers.restore(groups["optimizer"])
+        self.best = groups["best"]
+
+    def _sized(self, images: Tensor, progress: float) -> Tensor:  # (B, C, H, W) → (B, C, H', W')
+        share = _share(self.train.image_size, progress)
+        if share == 1:
+            return images
+        patch = self.model.config.patch_size
+        size = [max(patch, round(side * share / patch) * patch) for side in images.shape[2:]]
+        return interpolate(images, size, mode="bilinear", antialias=True)
+
+    def _kept(self, images: Tensor, samples: NDArray[np.int64], step: int, progress: float) -> Tensor | None:
+        """(B, K): the patches that are looked at, another random choice for each picture; None: all."""
+        share = _share(self.train.patches, progress)
+        if share == 1:
+            return None
+        down, across = self.model.grid_of(images)
+        drawn = uniform(self.train.seed, "patches", epoch=step, samples=samples, draws=down * across)
+        chosen = np.sort(np.argsort(drawn, axis=1)[:, : max(1, round(share * down * across))], axis=1)
+        return torch.from_numpy(chosen).to(self.device)
+
+
+def _share(course: Course, progress: float) -> float:
+    if isinstance(course, Fixed):
+        return 1.0
+    return min(1.0, course.start + (1 - course.start) * progress / course.until)
+
+
+@contextmanager
+def _reseeded(train: Train, step: int, part: int) -> Iterator[None]:
+    """Dropout draws from torch's own random numbers: here they follow from seed, step and part, and from nothing else.
+
+    The caller's are left as they were.
+    """
+    if train.regularise == type(train.regularise)():
+        yield
+        return
+    before = torch.get_rng_state()
+    torch.manual_seed(int(uniform(train.seed, "model", epoch=step, samples=[part])[0, 0] * 2**53))
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before)

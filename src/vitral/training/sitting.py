@@ -1,0 +1,250 @@
+"""One sitting of a run: from where it stood, until it is finished, stopped or killed. Keeps the run folder."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from vitral.data.batches import Batch
+from vitral.errors import RecipeError, RunError
+from vitral.evaluation.answers import answers
+from vitral.recipe import Recipe
+from vitral.run import Record, Run, free_folder
+from vitral.training.checkpoint import Progress, read_checkpoint, write_checkpoint
+from vitral.training.preparation import Plan
+from vitral.weights.own import Weights
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Once through the training pictures. Training figures are of the augmented pictures, as they were learnt from."""
+
+    epoch: int
+    step: int
+    train_loss: float
+    train_accuracy: float
+    validation_loss: float | None  # where there are no validation pictures
+    validation_accuracy: float | None
+    waited: float  # share of the time of its steps that was spent waiting for pictures
+    seconds: float  # since the start
+
+
+def what_to_do(recipe: Recipe | None, out: str | Path | None, resume: bool) -> tuple[Recipe, Run | None]:
+    """The recipe, and the run that goes on if there is one."""
+    earlier = Run.load(out) if resume and out is not None and Run.is_run(out) else None
+    if resume and out is None:
+        raise RunError("Say which run goes on: --out RUN --resume.")
+    if recipe is None and earlier is None:
+        raise RecipeError(f"There is no run in {out} to go on with: name a recipe to begin one.")
+    if earlier is None:
+        assert recipe is not None
+        if out is not None:
+            Run(Path(out)).check_free()  # now, and not when the pictures are packed
+        return recipe, None
+    if recipe is not None and (changed := list(_changed(earlier.recipe.write(), recipe.write()))):
+        raise RunError(
+            f"{out} was begun with another recipe: {'; '.join(changed)}. Go on without these settings, or begin anew."
+        )
+    return earlier.recipe, earlier
+
+
+def _changed(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name in before.keys() | now.keys():
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _changed(old, new, f"{prefix}{name}.")
+        elif old != new:
+            yield f"{prefix}{name} was {old} and is {new}"
+
+
+@dataclass
+class Sitting:
+    """What is going on."""
+
+    run: Run
+    plan: Plan
+    recipe: Recipe
+    record: Record
+    progress: Progress
+    notes: tuple[str, ...]
+    lock: "BaseFileLock"
+    began: float  # by the clock
+    torn: bool = False  # whether a step is half taken
+    gave_up: bool = False  # because validation does not get better
+    saved_at: float = field(default_factory=time.perf_counter)
+    epoch_began: float = field(default_factory=time.perf_counter)
+    waited: float = 0.0  # seconds, in this epoch
+
+    @classmethod
+    def begin(cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, began: float) -> "Sitting":
+        """Make the run folder, or bring everything to where the last checkpoint was."""
+        record = plan.record(datetime.now(UTC))
+        if earlier is None:
+            run, lock = Run.reserve(out or free_folder(recipe.data.source))
+            run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
+            run.cut_back(0)
+            return cls(run, plan, recipe, record, Progress(), (), lock, began)
+        lock = earlier.lock()
+        before = earlier.record
+        if before.data.sha256 != record.data.sha256:
+            raise RunError(
+                f"The pictures of {recipe.data.source} are not those that {earlier.folder} was begun with: they, their "
+                "labels or their split have changed. Bring them back, or begin anew."
+            )
+        notes = _other_conditions(before, record)
+        progress = Progress()
+        if found := read_checkpoint(earlier.checkpoints):
+            progress, tensors, damaged = found
+            plan.learner.restore(tensors)
+            notes += damaged
+        earlier.cut_back(progress.metrics)
+        record = record.model_copy(update={"started_at": before.started_at})
+        earlier.write_record(record)
+        return cls(earlier, plan, recipe, record, progress, tuple(notes), lock, began - progress.seconds)
+
+    @property
+    def seconds(self) -> float:
+        """Of training, all sittings together."""
+        return time.perf_counter() - self.began
+
+    @property
+    def unsaved(self) -> float:
+        """Seconds since the last checkpoint."""
+        return time.perf_counter() - self.saved_at
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether its last step was taken, and it was not measured yet."""
+        return bool(self.progress.losses) and self.progress.step % self.plan.batches.steps_per_epoch == 0
+
+    def is_finite(self, loss: Tensor, batch: Batch) -> bool:
+        """Whether the step can be taken. If not: stop, or say that it was left out."""
+        if math.isfinite(float(loss)):
+            return True
+        self.plan.learner.optimizers.zero_grad()
+        step = self.progress.step + 1
+        names = [self.plan.pack.index.samples[int(sample)] for sample in batch.samples[:3]]
+        if self.recipe.train.not_finite == "stop":
+            raise _run_away(step, f" (pictures {', '.join(names)}, …)")
+        self.run.append_metrics([{"event": "skipped", "step": step, "samples": names}])
+        return False
+
+    def taken(self, step: int, loss: Tensor, right: Tensor, waited: float) -> None:
+        """A step was taken."""
+        self.progress.step = step
+        self.progress.losses.append(float(loss))
+        self.progress.right.append(float(right))
+        self.waited += waited
+
+    def epoch_ends(self) -> Epoch:
+        """Validate, write metrics.jsonl, see whether it was the best."""
+        plan, progress = self.plan, self.progress
+        validation = None
+        if plan.validates:
+            validation = answers(plan.learner.average.model, plan.pack, "validation", plan.preprocess)
+            plan.learner.model.train()
+            if not math.isfinite(validation.loss):
+                self.torn = True  # nothing to go on from
+                raise _run_away(progress.step)
+        finite = [loss for loss in progress.losses if math.isfinite(loss)]
+        epoch = Epoch(
+            epoch=progress.step // plan.batches.steps_per_epoch,
+            step=progress.step,
+            train_loss=math.fsum(finite) / max(1, len(finite)),
+            train_accuracy=math.fsum(progress.right) / len(progress.right),
+            validation_loss=validation.loss if validation else None,
+            validation_accuracy=validation.accuracy if validation else None,
+            waited=self.waited / (time.perf_counter() - self.epoch_began),
+            seconds=self.seconds,
+        )
+        self._judge(epoch)
+        self._write(epoch)
+        self.waited, self.epoch_began = 0.0, time.perf_counter()
+        return epoch
+
+    def save(self) -> Path:
+        """A checkpoint."""
+        self.progress.seconds = self.seconds
+        with self.run.writing():
+            path = write_checkpoint(self.run.checkpoints, self.progress, self.plan.learner.tensors())
+        self.saved_at = time.perf_counter()
+        return path
+
+    def end(self, finished: bool) -> None:
+        """Write what there is."""
+        learner = self.plan.learner
+        try:
+            if not self.torn and self.progress.step:
+                self.save()
+            self._write()  # after the checkpoint, which has the steps of an unfinished epoch itself
+            state = "finished" if finished else "stopped"
+            update = {"state": state, "seconds": round(self.seconds, 3), "steps": self.progress.step}
+            self.record = self.record.model_copy(update=update)
+            model = learner.result() if finished else learner.average.model
+            if all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+                weights = Weights(model, self.plan.preprocess, self.plan.pack.index.class_names)
+                self.run.write_weights(weights, self.record)
+            else:
+                self.run.write_record(self.record)
+        finally:
+            self.lock.release()
+
+    def _judge(self, epoch: Epoch) -> None:
+        """Is it the best so far? Is it time to give up?"""
+        train, progress = self.recipe.train, self.progress
+        if epoch.validation_loss is None or epoch.validation_accuracy is None:
+            return
+        if train.choose != "last":
+            figure = epoch.validation_accuracy if train.choose == "accuracy" else -epoch.validation_loss
+            if progress.best is None or figure > progress.best:
+                progress.best = figure
+                self.plan.learner.remember()
+        if progress.least_loss is None or epoch.validation_loss < progress.least_loss:
+            progress.least_loss, progress.since = epoch.validation_loss, 0
+        else:
+            progress.since += 1
+        self.gave_up = bool(train.patience) and progress.since >= train.patience
+
+    def _write(self, epoch: Epoch | None = None) -> None:
+        """Lines for metrics.jsonl: the steps of the epoch that is under way, and the epoch."""
+        lines: list[dict[str, Any]] = []
+        rate = self.plan.learner.optimizers.full_rates[0][0]
+        first = self.progress.step - len(self.progress.losses) + 1
+        for step, loss in enumerate(self.progress.losses, start=first):
+            told = {"loss": loss} if math.isfinite(loss) else {}  # JSON has no word for what is no number
+            lines.append({"event": "step", "step": step, "learning_rate": rate * self.plan.share(step), **told})
+        if epoch:
+            figures = {name: value for name, value in asdict(epoch).items() if value is not None}
+            lines.append({"event": "epoch", **figures})
+        self.progress.metrics = self.run.append_metrics(lines)
+        self.progress.losses, self.progress.right = [], []
+
+
+def _run_away(step: int, where: str = "") -> RunError:
+    return RunError(
+        f"The loss is no longer a number at step {step}{where}: the training has run away. "
+        "Lower train.optimizer.learning_rate, raise train.warmup, or set train.clip=1."
+    )
+
+
+def _other_conditions(before: Record, now: Record) -> list[str]:
+    """What is not as it was: then sums may be rounded in another order."""
+    found = {
+        f"{name} was {old} and is {new}"
+        for name, old, new in (
+            ("the processor", before.machine.processor, now.machine.processor),
+            ("torch", before.machine.torch, now.machine.torch),
+            ("the device", before.choices.device, now.choices.device),
+            ("the number of threads", before.choices.threads, now.choices.threads),
+        )
+        if old != new
+    }
+    return [f"Not to the bit as without the stop: {', '.join(sorted(found))}."] if found else []

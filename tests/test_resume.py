@@ -1,0 +1,229 @@
+"""A run that is killed loses nothing, not a bit."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from conftest import quick_digits
+from vitral import Finished, RecipeError, Run, RunError, Saved, Started, Step, events, train
+from vitral.recipe import Recipe
+
+# Everything that draws random numbers or remembers something.
+ALL = {
+    "data.augment.mixup": 0.8,
+    "data.augment.cutmix": 1.0,
+    "data.augment.erase": 0.5,
+    "train.regularise.dropout": 0.1,
+    "train.regularise.attention_dropout": 0.1,
+    "train.regularise.stochastic_depth": 0.2,
+    "train.patches": "rising",
+    "train.image_size": "rising",
+    "train.ema": 0.9,
+    "train.choose": "loss",
+    "train.accumulate": 2,
+    "train.clip": 1.0,
+    "model.depth": 2,
+    "train.epochs": 3,
+}
+
+
+def everything() -> Recipe:
+    return quick_digits().changed(ALL)
+
+
+def timeless(run: Run) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if k not in ("seconds", "waited")} for line in run.metrics]
+
+
+def final(run: Run) -> tuple[bytes, dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """What must be the same: the weights' file, all tensors of the last checkpoint, the metrics but for times."""
+    last = sorted((run.folder / "checkpoints").iterdir())[-1]
+    return (run.folder / "model.safetensors").read_bytes(), load_file(last), timeless(run)
+
+
+def assert_same(one: Run, other: Run) -> None:
+    (file, tensors, metrics), (other_file, other_tensors, other_metrics) = final(one), final(other)
+    assert file == other_file
+    assert tensors.keys() == other_tensors.keys()
+    assert [name for name in tensors if not torch.equal(tensors[name], other_tensors[name])] == []
+    assert metrics == other_metrics
+    assert one.record.steps == other.record.steps
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Never stopped."""
+    return train(everything(), out=tmp_path_factory.mktemp("whole") / "run")
+
+
+def stopped(folder: Path, *, after: int, save_every: float = 1e9, clean: bool = True) -> Path:
+    """A run that was closed after so many steps; or, if not clean, that has its last checkpoint and nothing later."""
+    happening = events(everything(), out=folder, save_every=save_every)
+    for event in happening:
+        if isinstance(event, Step) and event.step == after:
+            if not clean:
+                shutil.copytree(folder, f"{folder}-killed", ignore=shutil.ignore_patterns(".lock"))
+            break
+    happening.close()
+    return folder if clean else Path(f"{folder}-killed")
+
+
+@pytest.mark.parametrize("after", [1, 7, 16, 17, 40, 47])
+def test_closed_anywhere_it_goes_on_to_the_same_bits(whole: Run, tmp_path: Path, after: int) -> None:
+    folder = stopped(tmp_path / "run", after=after)
+    assert Run.load(folder).record.state == "stopped"
+    assert_same(train(out=folder, resume=True), whole)
+
+
+@pytest.mark.parametrize("after", [1, 7, 17, 40])
+def test_killed_anywhere_it_goes_on_to_the_same_bits(whole: Run, tmp_path: Path, after: int) -> None:
+    """As a kill leaves it: metrics and checkpoints of other moments, state `running`."""
+    folder = stopped(tmp_path / "run", after=after, save_every=0, clean=False)
+    assert Run.load(folder).record.state == "running"
+    told = list(events(everything(), out=folder, resume=True))
+    started = next(event for event in told if isinstance(event, Started))
+    assert started.step in (after - 1, after)
+    assert_same(Run.load(folder), whole)
+
+
+def test_killed_before_the_first_checkpoint_it_begins_anew(whole: Run, tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "run", after=20, clean=False)
+    assert not (folder / "checkpoints").exists()
+    assert_same(train(everything(), out=folder, resume=True), whole)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "recipe.toml").write_text("format = 1")  # killed before run.json was there
+    assert train(everything(), out=tmp_path / "begun", resume=True).record.state == "finished"
+
+
+def test_many_stops_are_as_good_as_none(whole: Run, tmp_path: Path) -> None:
+    for _ in range(100):
+        happening = events(everything(), out=tmp_path / "run", resume=True)
+        steps = 0
+        for event in happening:
+            steps += isinstance(event, Step)
+            if steps == 5 or isinstance(event, Finished):
+                break
+        happening.close()
+        if isinstance(event, Finished):
+            break
+    assert isinstance(event, Finished)
+    assert_same(Run.load(tmp_path / "run"), whole)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
+def test_a_damaged_checkpoint_is_passed_over(whole: Run, tmp_path: Path, damage: str) -> None:
+    folder = stopped(tmp_path / "run", after=20, save_every=0)
+    older, newest = sorted((folder / "checkpoints").iterdir())
+    content = newest.read_bytes()
+    flipped = bytearray(content)
+    flipped[-100] ^= 1
+    newest.write_bytes({"cut": content[:-50], "flipped": bytes(flipped), "empty": b"", "text": b"no tensors"}[damage])
+    started = next(event for event in events(out=folder, resume=True) if isinstance(event, Started))
+    assert any(newest.name in note and "damaged" in note for note in started.notes)
+    assert f"{started.step:08}" in older.name
+    assert_same(train(out=folder, resume=True), whole)
+
+
+def test_where_no_checkpoint_is_whole_it_says_so(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "run", after=20, save_every=0)
+    for checkpoint in (folder / "checkpoints").iterdir():
+        checkpoint.write_bytes(b"")
+    with pytest.raises(RunError, match="No checkpoint in .* is whole"):
+        train(out=folder, resume=True)
+
+
+def test_only_the_newest_two_are_kept_and_each_is_told(tmp_path: Path) -> None:
+    told = list(events(everything().changed({"train.epochs": 1}), out=tmp_path / "run", save_every=0))
+    saved = [event for event in told if isinstance(event, Saved)]
+    assert [event.step for event in saved] == list(range(1, 17))
+    left = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert [path.name for path in left] == ["step-00000015.safetensors", "step-00000016.safetensors"]
+    assert left[0].stat().st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_finished_run_is_left_alone(whole: Run) -> None:
+    before = {path: path.stat().st_mtime_ns for path in whole.folder.rglob("*")}
+    assert train(everything(), out=whole.folder, resume=True).record == whole.record
+    assert {path: path.stat().st_mtime_ns for path in whole.folder.rglob("*")} == before
+
+
+def test_another_recipe_or_other_pictures_are_refused(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "run", after=3)
+    with pytest.raises(RunError, match="train.epochs was 3 and is 4. Go on without these settings"):
+        train(everything().changed({"train.epochs": 4}), out=folder, resume=True)
+    record = json.loads((folder / "run.json").read_text())
+    record["data"]["sha256"] = "0" * 64
+    (folder / "run.json").write_text(json.dumps(record))
+    with pytest.raises(RunError, match="The pictures of digits are not those"):
+        train(out=folder, resume=True)
+    with pytest.raises(RecipeError, match="There is no run in"):
+        train(out=tmp_path / "nothing", resume=True)
+
+
+def test_other_conditions_are_told(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "run", after=3)
+    record = json.loads((folder / "run.json").read_text())
+    record["choices"]["threads"] = 64
+    (folder / "run.json").write_text(json.dumps(record))
+    started = next(event for event in events(out=folder, resume=True) if isinstance(event, Started))
+    assert "Not to the bit as without the stop: the number of threads was 64 and is 1." in started.notes
+
+
+def test_two_trainings_in_one_folder_are_one_too_many(tmp_path: Path) -> None:
+    happening = events(everything(), out=tmp_path / "run")
+    assert any(isinstance(event, Step) for event in happening)
+    code = f"from vitral import train; train(out={str(tmp_path / 'run')!r}, resume=True)"
+    second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Another training is writing into" in second.stderr
+    happening.close()
+
+
+# Processes and signals
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    settings = [f"{name}={value}" for name, value in ALL.items()]
+    small = ["model.width=16", "model.heads=2"]
+    start = [sys.executable, "-m", "vitral", "train", "digits", *small, *settings]
+    return [*start, "--out", str(folder), "--resume", *more]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_says_how_to_go_on(whole: Run, tmp_path: Path, number: signal.Signals) -> None:
+    child = subprocess.Popen(command(tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    lines = iter(child.stdout.readline, "")
+    assert any(line.startswith("    1  ") for line in lines)  # the first epoch is over
+    child.send_signal(number)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130, err
+    assert f"vitral train --out {tmp_path / 'run'} --resume" in out
+    assert Run.load(tmp_path / "run").record.state == "stopped"
+    assert_same(train(out=tmp_path / "run", resume=True), whole)
+
+
+def test_killed_processes_come_to_the_same_end(whole: Run, tmp_path: Path) -> None:
+    for pause in (0.3, 0.9):
+        child = subprocess.Popen(command(tmp_path / "run", "--save-every", "0"), stdout=subprocess.DEVNULL)
+        while not Run.is_run(tmp_path / "run"):
+            time.sleep(0.02)
+        time.sleep(pause)
+        child.kill()
+        child.wait()
+    assert_same(train(everything(), out=tmp_path / "run", resume=True), whole)
