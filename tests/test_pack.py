@@ -286,7 +286,7 @@ def test_a_finished_pack_can_be_used_where_nothing_may_be_written(folder: Path, 
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
     code = f"import os; os.setegid(65534); os.seteuid(65534)\n{PACKER}"
-    for path in [tmp_path, *tmp_path.parents[:2]]:
+    for path in [path for path in (tmp_path, *tmp_path.parents) if "pytest" in str(path)]:
         path.chmod(path.stat().st_mode | 0o555)
     pack(opened(folder), SMALL, tmp_path / "data")
     needed = "vitral.data.pack, vitral.data.sources.folder, vitral.data.sources.named, threadpoolctl, torch"
