@@ -235,6 +235,7 @@ def test_fifty_of_each_defect_in_a_real_set(large_data: Callable[[str], Path], t
     assert len(flagged) <= 0.01 * len(before.seen)
 
 
+@pytest.mark.slow
 def test_the_placeholder_among_the_ants_is_named(large_data: Callable[[str], Path]) -> None:
     found = report(large_data("ants-bees"))
     assert "train/ants/imageNotFound.gif" in named(found, "odd")

@@ -260,6 +260,7 @@ def test_the_table_of_sets_is_sound() -> None:
         named("cifer10")
 
 
+@pytest.mark.slow
 def test_the_real_mnist(large_data: Callable[[str], Path]) -> None:
     folder = large_data("mnist")
     for file in NAMED["mnist"].files:
@@ -274,6 +275,7 @@ def test_the_real_mnist(large_data: Callable[[str], Path]) -> None:
     assert hashlib.sha256(found.images.data).hexdigest() == MNIST_PIXELS
 
 
+@pytest.mark.slow
 def test_the_real_cifar10(large_data: Callable[[str], Path]) -> None:
     found = cifar10(large_data("cifar-10-batches-bin"))
     assert found.images.shape == (60_000, 32, 32, 3) and found.class_names == CIFAR10_NAMES

@@ -87,6 +87,7 @@ def test_copies_are_found(clouds: list[Image.Image]) -> None:
     assert_copies_are_found(clouds, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["imagenette-mini", "food", "ants-bees"])
 def test_copies_in_a_real_set_are_found(name: str, large_data: Callable[[str], Path]) -> None:
     files = sorted(path for path in large_data(name).glob("*/*/*") if path.is_file())[::2]
