@@ -1,5 +1,6 @@
 """What was asked: model + data + train. Frozen, validated, TOML both ways; pure data, no torch."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -91,6 +92,9 @@ class Train(Settings):
 
     seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="the one number behind all that is random")
     epochs: StrictInt = Field(default=10, ge=1, description="times through the training pictures")
+    budget: str = Field(
+        default="none", description="instead: a time such as 90s, 10m or 2h, all included, or a number such as 500steps"
+    )
     batch_size: StrictInt = Field(default=64, ge=1, description="pictures a step")
     accumulate: StrictInt = Field(
         default=1, ge=1, description="parts that a batch is worked through in, to save memory"
@@ -126,6 +130,22 @@ class Train(Settings):
     regularise: Regularise = Regularise()
 
 
+def parse_budget(text: str) -> tuple[float, int]:
+    """Seconds, or else steps; both 0 for none.
+
+    >>> parse_budget("10m"), parse_budget("500steps")
+    ((600.0, 0), (0.0, 500))
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|steps?)", text.strip())
+    amount = float(found[1]) if found else 0.0
+    if text == "none":
+        return 0.0, 0
+    if not found or amount <= 0 or (found[2].startswith("step") and amount != int(amount)):
+        raise ValueError(f"train.budget is {text}, and should be none, or such as 90s, 10m, 2h or 500steps.")
+    unit = {"s": 1, "m": 60, "h": 3600}.get(found[2], 0)
+    return amount * unit, 0 if unit else int(amount)
+
+
 class Recipe(Settings):
     """All that a training needs to know.
 
@@ -140,6 +160,7 @@ class Recipe(Settings):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
+        parse_budget(self.train.budget)
         repeats, batch = self.data.augment.repeats, self.train.batch_size
         if batch % repeats:
             raise ValueError(f"data.augment.repeats is {repeats}, and does not divide train.batch_size, {batch}.")

@@ -79,6 +79,8 @@ class Record(Told):
     machine: Machine
     choices: Choices
     data: DataIdentity
+    planned: int = 0
+    corrected_at: int = 0
     steps: int = 0
     weights: WeightsIdentity | None = None
 

@@ -19,7 +19,10 @@ def command(folder: Path, as_json: bool) -> None:
     from vitral.recipes import RECIPES
     from vitral.run import Run
 
-    recipes = {name: (import_module(f"vitral.recipes.{name}").__doc__ or "").split("     ")[0] for name in RECIPES}
+    recipes = {
+        name: (import_module(f"vitral.recipes.{name.replace('-', '_')}").__doc__ or "").split("     ")[0]
+        for name in RECIPES
+    }
     runs = [_run(path) for path in sorted(folder.iterdir()) if Run.is_run(path)] if folder.is_dir() else []
     if as_json:
         click.echo(json.dumps({"recipes": recipes, "runs": runs}))

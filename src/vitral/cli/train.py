@@ -102,7 +102,7 @@ class Progress:
         )
 
     def __call__(self, event: "Event") -> None:
-        from vitral.training.loop import Finished, Packing, Started, Step
+        from vitral.training.loop import Corrected, Finished, Packing, Started, Step
         from vitral.training.sitting import Epoch
 
         match event:
@@ -116,6 +116,9 @@ class Progress:
                     raise KeyboardInterrupt
             case Epoch():
                 self._line(event)
+            case Corrected(step=step, before=before, steps=steps):
+                self.bar.update(self.task, total=steps)
+                console.print(f"At step {step:,}, a quarter of the time: {steps:,} steps fit instead of {before:,}.")
             case Finished(seconds=seconds, run=run):
                 self.close()
                 console.print(f"Trained in {seconds:.1f} s: {run.folder}/model.safetensors")
@@ -135,7 +138,7 @@ class Progress:
         counts = {split: len(plan.pack.of(split)) for split in ("train", "validation", "test")}
         cores = f"{choices.threads} thread{'s' if choices.threads > 1 else ''}"
         self.run = event.run
-        self.epochs, self.batch_size = plan.steps // plan.batches.steps_per_epoch, plan.batches.batch_size
+        self.epochs, self.batch_size = event.steps / plan.batches.steps_per_epoch, plan.batches.batch_size
         self.validates = plan.validates
         for task in self.bar.task_ids:
             self.bar.remove_task(task)
@@ -149,12 +152,11 @@ class Progress:
             f"{counts['validation']:,} to validate, {counts['test']:,} to test; {len(index.class_names)} classes."
         )
         console.print(repr(plan.learner.model))
-        console.print(
-            f"{plan.steps:,} steps in {self.epochs} epoch{'s' if self.epochs > 1 else ''}, into {event.run.folder}\n"
-        )
+        epochs = f"{self.epochs:.3g} epoch{'s' if self.epochs > 1 else ''}"
+        console.print(f"{event.steps:,} steps in {epochs}, into {event.run.folder}\n")
         validation = "   validation loss  accuracy" if self.validates else ""
         console.print(f"epoch   train loss  accuracy{validation}   seconds   waited for pictures", style="bold")
-        self.task = self.bar.add_task("training", total=plan.steps, completed=event.step, speed="")
+        self.task = self.bar.add_task("training", total=event.steps, completed=event.step, speed="")
         self.bar.start()
 
     def _line(self, epoch: "Epoch") -> None:

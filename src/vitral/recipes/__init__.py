@@ -6,9 +6,19 @@ from pathlib import Path
 from vitral.errors import RecipeError
 from vitral.recipe import Recipe
 from vitral.recipes.digits import digits
+from vitral.recipes.tutorial_cifar10_a import tutorial_cifar10_a
+from vitral.recipes.tutorial_cifar10_b import tutorial_cifar10_b
+from vitral.recipes.tutorial_food import tutorial_food
+from vitral.recipes.tutorial_mnist import tutorial_mnist
 from vitral.settings import unknown
 
-RECIPES: Mapping[str, Recipe] = {"digits": digits}
+RECIPES: Mapping[str, Recipe] = {
+    "digits": digits,
+    "tutorial-mnist": tutorial_mnist,
+    "tutorial-cifar10-a": tutorial_cifar10_a,
+    "tutorial-cifar10-b": tutorial_cifar10_b,
+    "tutorial-food": tutorial_food,
+}
 
 __all__ = ["RECIPES", "digits", "find_recipe"]
 

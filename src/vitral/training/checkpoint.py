@@ -26,6 +26,10 @@ class Progress:
     """How far a training is."""
 
     step: int = 0
+    planned: int = 0  # steps, and if that was corrected after a while: when, and to how many
+    corrected_at: int = 0
+    corrected: int = 0
+    stepping: float = 0.0  # seconds, of steps and validation alone
     seconds: float = 0.0  # of training, all sittings together
     metrics: int = 0  # bytes of metrics.jsonl that belong to it
     losses: list[float] = field(default_factory=list)  # of the steps of the epoch that is under way

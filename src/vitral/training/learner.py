@@ -64,6 +64,10 @@ class Learner:
         self.optimizers.zero_grad()
         self.average.update(step)
 
+    def cost(self, progress: float) -> float:
+        """Of a step, as a share of a full one: the number of tokens is what counts."""
+        return _share(self.train.patches, progress) * _share(self.train.image_size, progress) ** 2
+
     def remember(self) -> None:
         """These weights are the best so far."""
         self.best = {name: tensor.clone() for name, tensor in self.average.model.state_dict().items()}

@@ -35,6 +35,7 @@ class Started:
     run: Run
     plan: Plan
     choices: Choices
+    steps: int  # in all
     step: int  # that have been taken before: 0, or where a resumed run goes on
     notes: tuple[str, ...]
 
@@ -47,6 +48,15 @@ class Step:
     loss: Tensor  # (), still on the device: asking for the number makes the CPU wait
     learning_rate: float
     waited: float  # seconds until the batch was there
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """The number of steps was brought in line with the time that they take: once, at a quarter of the budget."""
+
+    step: int
+    before: int
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class Finished:
     seconds: float
 
 
-Event = Packing | Started | Step | Epoch | Saved | Finished
+Event = Packing | Started | Step | Epoch | Corrected | Saved | Finished
 Listener = Callable[[Event], None]
 
 
@@ -112,21 +122,23 @@ def events(
     learner, progress = plan.learner, sitting.progress
     finished = False
     try:
-        yield Started(sitting.run, plan, sitting.record.choices, progress.step, sitting.notes)
+        yield Started(sitting.run, plan, sitting.record.choices, sitting.steps.total, progress.step, sitting.notes)
         if sitting.epoch_is_over:  # it was stopped just there
             yield sitting.epoch_ends()
         for step, batch in plan.batches.starting_at(progress.step + 1):
-            if step > plan.steps or sitting.gave_up:
+            if step > sitting.steps.total or sitting.gave_up:
                 break
-            loss, right = learner.gradients(step, batch, progress=(step - 1) / plan.steps)
+            loss, right = learner.gradients(step, batch, sitting.share_done(step))
             sitting.torn = True  # until the step is whole: a kill in between must not be saved
             if sitting.is_finite(loss, batch):
-                learner.move(step, plan.share(step))
+                learner.move(step, sitting.rate_share(step))
             sitting.taken(step, loss, right, batch.waited)
             sitting.torn = False
             yield Step(step, loss, learner.optimizers.rate, batch.waited)
             if sitting.epoch_is_over:
                 yield sitting.epoch_ends()
+            if sitting.due_for_correction:
+                yield Corrected(step, sitting.steps.total, sitting.correct())
             if sitting.unsaved >= save_every:
                 yield Saved(step, sitting.save())
         finished = True

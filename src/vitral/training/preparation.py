@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,10 +16,9 @@ from vitral.data.sources.named import data_directory
 from vitral.errors import DataError, RecipeError
 from vitral.model.config import ViTConfig
 from vitral.model.vit import ViT
-from vitral.recipe import Recipe
+from vitral.recipe import Recipe, parse_budget
 from vitral.run import Choices, DataIdentity, Machine, Record
 from vitral.training.learner import Learner
-from vitral.training.schedules import learning_rate_share
 from vitral.version import __version__
 
 
@@ -32,8 +31,7 @@ class Plan:
     batches: Batches
     validates: bool  # whether there are validation pictures
     learner: Learner
-    share: Callable[[int], float]  # step → share of the full learning rate
-    steps: int
+    steps: int  # by epochs or by budget; a budget of time is measured later
 
     def record(self, started_at: datetime) -> Record:
         """What run.json says at the start."""
@@ -83,14 +81,13 @@ def prepare(recipe: Recipe) -> Generator[Progress, None, Plan]:
         balanced=recipe.data.sampling == "balanced",
     )
     weights = class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None
-    steps = recipe.train.epochs * batches.steps_per_epoch
+    steps = parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch
     return Plan(
         pack=packed,
         preprocess=preprocess,
         batches=batches,
         validates=_validates(recipe, packed),
         learner=Learner(model, recipe.train, weights),
-        share=learning_rate_share(recipe.train, steps),
         steps=steps,
     )
 

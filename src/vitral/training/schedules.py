@@ -12,7 +12,7 @@ AFTER_WARMUP: dict[str, Callable[[float], float]] = {
 }
 
 
-def learning_rate_share(train: Train, steps: int) -> Callable[[int], float]:
+def learning_rate_share(train: Train, steps: int) -> Callable[[float], float]:
     """A function of the step, 1 … steps: up to 1 during the warm-up, then as the schedule says. The last is not 0.
 
     >>> share = learning_rate_share(Train(warmup=0.2, schedule={"kind": "linear"}), steps=10)
@@ -22,7 +22,7 @@ def learning_rate_share(train: Train, steps: int) -> Callable[[int], float]:
     warmup = round(train.warmup * steps)
     after = AFTER_WARMUP[train.schedule.kind]
 
-    def share(step: int) -> float:
+    def share(step: float) -> float:
         return step / warmup if step <= warmup else after((step - warmup - 1) / (steps - warmup))
 
     return share

@@ -13,10 +13,12 @@ from torch import Tensor
 from vitral.data.batches import Batch
 from vitral.errors import RecipeError, RunError
 from vitral.evaluation.answers import answers
-from vitral.recipe import Recipe
+from vitral.recipe import Recipe, parse_budget
 from vitral.run import Record, Run, free_folder
+from vitral.training.budget import CORRECTED_AT, Steps, correct, plan_steps
 from vitral.training.checkpoint import Progress, read_checkpoint, write_checkpoint
 from vitral.training.preparation import Plan
+from vitral.training.schedules import learning_rate_share
 from vitral.weights.own import Weights
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class Sitting:
     torn: bool = False  # whether a step is half taken
     gave_up: bool = False  # because validation does not get better
     saved_at: float = field(default_factory=time.perf_counter)
+    ticked_at: float = field(default_factory=time.perf_counter)
     epoch_began: float = field(default_factory=time.perf_counter)
     waited: float = 0.0  # seconds, in this epoch
 
@@ -91,7 +94,8 @@ class Sitting:
             run, lock = Run.reserve(out or free_folder(recipe.data.source))
             run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
             run.cut_back(0)
-            return cls(run, plan, recipe, record, Progress(), (), lock, began)
+            progress = Progress(planned=_planned(recipe, plan, began))
+            return cls(run, plan, recipe, record, progress, (), lock, began)
         lock = earlier.lock()
         before = earlier.record
         if before.data.sha256 != record.data.sha256:
@@ -105,10 +109,17 @@ class Sitting:
             progress, tensors, damaged = found
             plan.learner.restore(tensors)
             notes += damaged
+        else:
+            progress.planned = _planned(recipe, plan, began)
         earlier.cut_back(progress.metrics)
         record = record.model_copy(update={"started_at": before.started_at})
         earlier.write_record(record)
         return cls(earlier, plan, recipe, record, progress, tuple(notes), lock, began - progress.seconds)
+
+    @property
+    def budget(self) -> float:
+        """In seconds; 0: there is none."""
+        return parse_budget(self.recipe.train.budget)[0]
 
     @property
     def seconds(self) -> float:
@@ -119,6 +130,34 @@ class Sitting:
     def unsaved(self) -> float:
         """Seconds since the last checkpoint."""
         return time.perf_counter() - self.saved_at
+
+    @property
+    def steps(self) -> Steps:
+        """How many there are."""
+        return Steps(self.progress.planned, self.progress.corrected_at, self.progress.corrected)
+
+    def share_done(self, step: int) -> float:
+        """0 at the first step, 1 after the last."""
+        return (self.steps.place(step) - 1) / self.progress.planned
+
+    def rate_share(self, step: int) -> float:
+        """Of the full learning rate."""
+        return learning_rate_share(self.recipe.train, self.progress.planned)(self.steps.place(step))
+
+    @property
+    def due_for_correction(self) -> bool:
+        """A quarter of the time is over, and the plan has not been looked at again."""
+        return bool(self.budget) and not self.progress.corrected_at and self.seconds >= CORRECTED_AT * self.budget
+
+    def correct(self) -> int:
+        """Look at the plan again; the number of steps that it has now."""
+        step = self.progress.step
+        now = correct(self.plan, self.steps, step, self.budget, self.seconds, self.progress.stepping)
+        self.progress.corrected_at, self.progress.corrected = now.corrected_at, now.corrected
+        self.record = self.record.model_copy(update={"corrected_at": now.corrected_at, "planned": now.total})
+        self.run.write_record(self.record)
+        self.save()  # from here on a resume has the same plan
+        return now.total
 
     @property
     def epoch_is_over(self) -> bool:
@@ -139,6 +178,7 @@ class Sitting:
 
     def taken(self, step: int, loss: Tensor, right: Tensor, waited: float) -> None:
         """A step was taken."""
+        self._tick()
         self.progress.step = step
         self.progress.losses.append(float(loss))
         self.progress.right.append(float(right))
@@ -167,6 +207,7 @@ class Sitting:
         )
         self._judge(epoch)
         self._write(epoch)
+        self._tick()
         self.waited, self.epoch_began = 0.0, time.perf_counter()
         return epoch
 
@@ -197,6 +238,11 @@ class Sitting:
         finally:
             self.lock.release()
 
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.progress.stepping += now - self.ticked_at
+        self.ticked_at = now
+
     def _judge(self, epoch: Epoch) -> None:
         """Is it the best so far? Is it time to give up?"""
         train, progress = self.recipe.train, self.progress
@@ -220,12 +266,17 @@ class Sitting:
         first = self.progress.step - len(self.progress.losses) + 1
         for step, loss in enumerate(self.progress.losses, start=first):
             told = {"loss": loss} if math.isfinite(loss) else {}  # JSON has no word for what is no number
-            lines.append({"event": "step", "step": step, "learning_rate": rate * self.plan.share(step), **told})
+            lines.append({"event": "step", "step": step, "learning_rate": rate * self.rate_share(step), **told})
         if epoch:
             figures = {name: value for name, value in asdict(epoch).items() if value is not None}
             lines.append({"event": "epoch", **figures})
         self.progress.metrics = self.run.append_metrics(lines)
         self.progress.losses, self.progress.right = [], []
+
+
+def _planned(recipe: Recipe, plan: Plan, began: float) -> int:
+    seconds, _ = parse_budget(recipe.train.budget)
+    return plan_steps(plan, seconds, time.perf_counter() - began).planned if seconds else plan.steps
 
 
 def _run_away(step: int, where: str = "") -> RunError:

@@ -1,0 +1,84 @@
+"""A time becomes a number of steps: estimated by a few steps on a copy, corrected once at a quarter of the time."""
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+
+from vitral.training.learner import Learner
+from vitral.training.preparation import Plan
+
+RESERVE = 0.02  # of the budget, for writing and for what was not foreseen
+PROBE = 0.02  # of the budget, at most, for trying steps out
+CORRECTED_AT = 0.25  # of the budget
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How many steps there are. After a correction the schedules stretch or shrink to the new number."""
+
+    planned: int
+    corrected_at: int = 0  # 0: they were not
+    corrected: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.corrected if self.corrected_at else self.planned
+
+    def place(self, step: int) -> float:
+        """Where a step stands in the plan as it was made, 1 … planned: for schedules."""
+        if not self.corrected_at or step <= self.corrected_at:
+            return step
+        left = (self.planned - self.corrected_at) / (self.corrected - self.corrected_at)
+        return self.corrected_at + (step - self.corrected_at) * left
+
+
+def plan_steps(plan: Plan, seconds: float, spent: float, clock: Callable[[], float] = time.perf_counter) -> Steps:
+    """As many steps as fit into the budget, of which some seconds are spent already."""
+    began = clock()
+    per_step = _tried(plan, PROBE * seconds, clock)
+    validation = _validation(plan, per_step)
+    left = seconds * (1 - RESERVE) - spent - (clock() - began)
+    return Steps(max(1, _fitting(plan, left, per_step + validation / plan.batches.steps_per_epoch)))
+
+
+def correct(plan: Plan, steps: Steps, step: int, seconds: float, spent: float, stepping: float) -> Steps:
+    """The plan again, with the time that `step` steps have really taken, validation and all."""
+    if steps.planned <= step:
+        return steps
+    learner = plan.learner
+    done = sum(learner.cost((n - 1) / steps.planned) for n in range(1, step + 1))
+    ahead = sum(learner.cost((n - 1) / steps.planned) for n in range(step + 1, steps.planned + 1))
+    wanted = ahead * stepping / done  # seconds that the rest would take
+    fitting = (seconds * (1 - RESERVE) - spent) / wanted * (steps.planned - step)
+    return Steps(steps.planned, step, step + max(1, int(fitting)))
+
+
+def _tried(plan: Plan, most: float, clock: Callable[[], float]) -> float:
+    """Seconds a step at full cost, of a copy of the learner: the learner itself stays as it is."""
+    learner = Learner(deepcopy(plan.learner.model), plan.learner.train, plan.learner.class_weights)
+    times: list[float] = []
+    stream = plan.batches.starting_at(1)
+    try:
+        for step, batch in stream:
+            began = clock()
+            learner.gradients(step, batch, progress=1.0)
+            learner.move(step, 0.0)
+            times.append(clock() - began)
+            if len(times) > 3 and (len(times) >= 20 or sum(times) > most):
+                break
+    finally:
+        stream.close()  # type: ignore[attr-defined]
+    warm = sorted(times[2:])  # the first ones also set things up
+    return warm[len(warm) // 2]
+
+
+def _validation(plan: Plan, per_step: float) -> float:
+    """Seconds a validation: forward only is a third of a step."""
+    return per_step / 3 * len(plan.pack.of("validation")) / plan.batches.batch_size
+
+
+def _fitting(plan: Plan, left: float, per_step: float) -> int:
+    """Steps whose cost, summed, fits: early ones may be cheaper."""
+    mean = sum(plan.learner.cost((n + 0.5) / 100) for n in range(100)) / 100
+    return int(left / (per_step * mean))

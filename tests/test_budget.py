@@ -1,0 +1,101 @@
+"""A time becomes a number of steps, and the run can be repeated from what was recorded."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import quick_digits
+from vitral import Finished, RecipeError, Run, Started, Step, events, train
+from vitral.recipe import Schedule, Train, parse_budget
+from vitral.training.budget import Steps, correct, plan_steps
+from vitral.training.loop import Corrected
+from vitral.training.preparation import Plan, prepare
+from vitral.training.schedules import learning_rate_share
+
+
+def plan() -> Plan:
+    steps = prepare(quick_digits())
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            made: Plan = end.value
+            return made
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("none", (0.0, 0)), ("90s", (90.0, 0)), ("10m", (600.0, 0)), ("1.5h", (5400.0, 0)), ("500steps", (0.0, 500))],
+)
+def test_a_budget_is_a_time_or_a_number(text: str, found: tuple[float, int]) -> None:
+    assert parse_budget(text) == found
+
+
+@pytest.mark.parametrize("text", ["ten minutes", "10", "0s", "-5m", "2.5steps", "10 m s"])
+def test_what_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(RecipeError, match="and should be none, or such as 90s, 10m, 2h or 500steps"):
+        quick_digits().changed({"train.budget": text})
+
+
+@given(planned=st.integers(2, 10_000), share=st.floats(0.01, 0.9), corrected=st.integers(1, 20_000))
+def test_after_a_correction_schedules_end_where_they_would_have(planned: int, share: float, corrected: int) -> None:
+    at = max(1, int(planned * share))
+    steps = Steps(planned, at, at + corrected)
+    assert steps.place(at) == at and steps.place(steps.total) == pytest.approx(planned)
+    places = [steps.place(step) for step in range(1, steps.total + 1)]
+    assert places == sorted(places)
+    rate = learning_rate_share(Train(schedule=Schedule(kind="linear")), planned)
+    assert rate(places[-1]) == pytest.approx(rate(planned))
+
+
+def test_the_plan_fits_the_time_by_a_stand_in_clock() -> None:
+    """A clock that moves a second whenever it is looked at: a step takes one, whatever the machine."""
+    made = plan()
+    ticks = iter(range(10**9))
+    steps = plan_steps(made, 10_000.0, spent=100.0, clock=lambda: float(next(ticks)))
+    validation = 1 / 3 * 359 / 64 / made.batches.steps_per_epoch  # a step's share of it, in seconds
+    tried = 4 * 2 + 40  # at most: 20 steps, two looks each, and a few more
+    assert (9_700 - tried) / (1 + validation) - 1 <= steps.planned <= 9_700 / (1 + validation)
+
+
+def test_the_correction_is_by_what_steps_really_took() -> None:
+    made, before = plan(), Steps(1000)
+    # 250 steps took 500 s, and 490 s of 1,000 are left but for the reserve: 240 more fit.
+    after = correct(made, before, 250, seconds=1000.0, spent=500.0, stepping=500.0)
+    assert (after.corrected_at, after.total) == (250, 250 + 240)
+    faster = correct(made, before, 250, seconds=1000.0, spent=250.0, stepping=125.0)
+    assert faster.total == 250 + 1460
+
+
+def test_a_number_of_steps_is_that_many(tmp_path: Path) -> None:
+    run = train(quick_digits().changed({"train.budget": "21steps"}), out=tmp_path / "run")
+    assert run.record.steps == 21 and run.record.state == "finished"
+    assert len([line for line in run.metrics if line["event"] == "step"]) == 21
+
+
+def test_a_time_is_planned_corrected_recorded_and_resumed(tmp_path: Path) -> None:
+    recipe = quick_digits().changed({"train.budget": "4s"})
+    told = list(events(recipe, out=tmp_path / "run"))
+    run = Run.load(tmp_path / "run")
+    corrected = [event for event in told if isinstance(event, Corrected)]
+    steps = [event for event in told if isinstance(event, Step)]
+    assert len(corrected) <= 1 and isinstance(told[-1], Finished)
+    assert run.record.steps == len(steps) == (corrected[0].steps if corrected else run.record.steps)
+    assert run.record.corrected_at == (corrected[0].step if corrected else 0)
+
+    happening = events(recipe, out=tmp_path / "stopped")
+    planned = 0
+    for event in happening:
+        if isinstance(event, Started):
+            planned = event.steps
+        if isinstance(event, Corrected):
+            planned = event.steps
+        if isinstance(event, Corrected) or (isinstance(event, Step) and event.step == planned - 1):
+            break
+    happening.close()
+    again = train(out=tmp_path / "stopped", resume=True)
+    assert again.record.steps == planned  # as recorded, and not measured anew
+    assert json.loads((tmp_path / "stopped" / "run.json").read_text())["state"] == "finished"
