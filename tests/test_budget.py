@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import quick_digits
 from vitral import Finished, RecipeError, Run, Started, Step, events, train
 from vitral.recipe import Schedule, Train, parse_budget
-from vitral.training.budget import Steps, correct, plan_steps
+from vitral.training.budget import Steps, correct, plan_steps, seconds_a_step
 from vitral.training.loop import Corrected
 from vitral.training.preparation import Plan, prepare
 from vitral.training.schedules import learning_rate_share
@@ -54,11 +55,14 @@ def test_after_a_correction_schedules_end_where_they_would_have(planned: int, sh
 def test_the_plan_fits_the_time_by_a_stand_in_clock() -> None:
     """A clock that moves a second whenever it is looked at: a step takes one, whatever the machine."""
     made = plan()
+    before = {name: tensor.clone() for name, tensor in made.learner.tensors().items()}
     ticks = iter(range(10**9))
-    steps = plan_steps(made, 10_000.0, spent=100.0, clock=lambda: float(next(ticks)))
-    validation = 1 / 3 * 359 / 64 / made.batches.steps_per_epoch  # a step's share of it, in seconds
-    tried = 4 * 2 + 40  # at most: 20 steps, two looks each, and a few more
-    assert (9_700 - tried) / (1 + validation) - 1 <= steps.planned <= 9_700 / (1 + validation)
+    per_step = seconds_a_step(made, most=5.0, clock=lambda: float(next(ticks)))
+    assert per_step == pytest.approx(1 + 1 / 3 * 359 / 64 / made.batches.steps_per_epoch)
+    steps = plan_steps(made, 10_000.0, spent=100.0, per_step=per_step)
+    assert steps.planned == int(9_700 / per_step)
+    after = made.learner.tensors()
+    assert after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
 
 
 def test_the_correction_is_by_what_steps_really_took() -> None:

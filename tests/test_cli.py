@@ -249,3 +249,15 @@ def test_ctrl_c_keeps_what_was_learnt(tmp_path: Path) -> None:
     run = Run.load(tmp_path / "run")
     assert run.record.state == "stopped" and run.record.steps >= 32
     run.weights()
+
+
+def test_several_seeds_are_told_as_mean_and_spread(called: Callable[..., Called], tmp_path: Path) -> None:
+    small = ["model.width=16", "model.depth=1", "model.heads=2", "train.epochs=1"]
+    done = called("train", "digits", *small, "--seeds", "2", "--out", "both", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    accuracies = [Run.load(tmp_path / "both" / f"seed-{seed}").evaluation for seed in (0, 1)]
+    assert all(accuracies)
+    told = [f"{found['accuracy']:.2%}" for found in accuracies if found]
+    assert f"(mean ± sd of 2 seeds: {', '.join(told)})" in done.stdout
+    again = called("train", "digits", *small, "--seeds", "2", "--out", "both", "--resume", cwd=tmp_path)
+    assert again.returncode == 0 and f"(mean ± sd of 2 seeds: {', '.join(told)})" in again.stdout

@@ -41,6 +41,20 @@ def print_table(made: Table) -> None:
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
+def duration(seconds: float) -> str:
+    """As one says it.
+
+    >>> duration(48.6), duration(150), duration(9000)
+    ('49 s', '2 min 30 s', '2 h 30 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 def printable(text: str) -> str:
     """A name may hold a newline, a control character or a byte that is no text: shown, and harmless to a terminal."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)

@@ -4,18 +4,21 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import mean, stdev
 from typing import TYPE_CHECKING
 
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console, printable, settings_of
+from vitral.cli.terminal import console, duration, printable, settings_of
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+    from vitral.evaluation.evaluate import Evaluation
+    from vitral.recipe import Recipe
     from vitral.run import Run
-    from vitral.training.loop import Event, Packing, Started
+    from vitral.training.loop import Event, Packing, Started, Step
     from vitral.training.sitting import Epoch
 
 
@@ -24,10 +27,18 @@ if TYPE_CHECKING:
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder. Default: the next free one in runs/.")
 @click.option("--resume", is_flag=True, help="Go on with what was begun in --out; begin where there is nothing.")
+@click.option("--seeds", type=click.IntRange(2), help="Train as many times, into RUN/seed-0 …; tells mean ± sd.")
 @click.option(
     "--save-every", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds between checkpoints."
 )
-def command(recipe: str | None, settings: tuple[str, ...], out: Path | None, resume: bool, save_every: float) -> None:
+def command(
+    recipe: str | None,
+    settings: tuple[str, ...],
+    out: Path | None,
+    resume: bool,
+    seeds: int | None,
+    save_every: float,
+) -> None:
     """Train a model, measure it on pictures it has never seen, and draw what it learnt.
 
     RECIPE is a name (`vitral ls`) or a TOML file (`vitral show digits > mine.toml`). Any setting of it can be changed:
@@ -44,6 +55,27 @@ def command(recipe: str | None, settings: tuple[str, ...], out: Path | None, res
         raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
     asked = find_recipe(recipe).changed(settings_of(settings)) if recipe else None
     # Loading torch takes a second or two; a mistake in the recipe has been told by now.
+    if seeds is None:
+        _train(asked, out, resume, save_every)
+        return
+    if asked is None:
+        raise click.UsageError("Missing argument 'RECIPE': with --seeds each run needs it.")
+    from vitral.run import free_folder
+
+    folder = out or free_folder(asked.data.source)
+    found = []
+    for seed in range(asked.train.seed, asked.train.seed + seeds):
+        console.print(f"Seed {seed}", style="bold")
+        one = asked.changed({"train.seed": seed})
+        found.append(_train(one, folder / f"seed-{seed}", resume, save_every).accuracy)
+        console.print()
+    spread = f"{mean(found):.2%} ± {stdev(found):.2%}"
+    told = ", ".join(f"{accuracy:.2%}" for accuracy in found)
+    console.print(f"Test accuracy {spread} (mean ± sd of {seeds} seeds: {told})", style="bold")
+
+
+def _train(asked: "Recipe | None", out: Path | None, resume: bool, save_every: float) -> "Evaluation":
+    """One run, from the first line to the last."""
     from vitral.cli.evaluate import tell
     from vitral.evaluation.evaluate import evaluate
     from vitral.training.loop import train
@@ -62,6 +94,7 @@ def command(recipe: str | None, settings: tuple[str, ...], out: Path | None, res
     with console.status("Measuring on the test pictures, drawing …"):
         evaluation = evaluate(run)
     tell(evaluation)
+    return evaluation
 
 
 @contextmanager
@@ -79,6 +112,15 @@ def _stopping(progress: "Progress") -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _memory() -> str:
+    """The most that this process has had so far: a few steps have been tried out by now."""
+    import resource
+    import sys
+
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB"
 
 
 class Progress:
@@ -111,7 +153,7 @@ class Progress:
             case Started():
                 self._begin(event)
             case Step(step=step):
-                self.bar.update(self.task, completed=step, speed=self._speed(self.task, self.batch_size))
+                self.bar.update(self.task, completed=step, speed=self._now(event))
                 if self.stop:
                     raise KeyboardInterrupt
             case Epoch():
@@ -153,7 +195,8 @@ class Progress:
         )
         console.print(repr(plan.learner.model))
         epochs = f"{self.epochs:.3g} epoch{'s' if self.epochs > 1 else ''}"
-        console.print(f"{event.steps:,} steps in {epochs}, into {event.run.folder}\n")
+        console.print(f"{event.steps:,} steps in {epochs}, into {event.run.folder}")
+        console.print(f"Expected to take about {duration(event.expected)}, with {_memory()} of memory.\n")
         validation = "   validation loss  accuracy" if self.validates else ""
         console.print(f"epoch   train loss  accuracy{validation}   seconds   waited for pictures", style="bold")
         self.task = self.bar.add_task("training", total=event.steps, completed=event.step, speed="")
@@ -165,6 +208,13 @@ class Progress:
             + (f"   {epoch.validation_loss:>15.3f}  {epoch.validation_accuracy:>8.1%}" if self.validates else "")
             + f"   {epoch.seconds:>7.1f}   {epoch.waited:>7.1%}"
         )
+
+    def _now(self, event: "Step") -> str:
+        """What stands behind the bar: how fast, how good, how much of the last second was waiting."""
+        speed = self._speed(self.task, self.batch_size)
+        rate = self.bar.tasks[-1].speed or 0.0
+        waiting = min(1.0, event.waited * rate)
+        return f"{speed}  loss {float(event.loss):.3f}  rate {event.learning_rate:.2g}  waiting {waiting:.0%}"
 
     def _speed(self, task: "TaskID", pictures: int) -> str:
         speed = next(known.speed for known in self.bar.tasks if known.id == task)

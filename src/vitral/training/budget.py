@@ -33,13 +33,22 @@ class Steps:
         return self.corrected_at + (step - self.corrected_at) * left
 
 
-def plan_steps(plan: Plan, seconds: float, spent: float, clock: Callable[[], float] = time.perf_counter) -> Steps:
+def seconds_a_step(plan: Plan, most: float = 1.0, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Measured on a copy of the learner, in about so many seconds; its share of the validation is included."""
+    step = _tried(plan, most, clock)
+    validation = step / 3 * len(plan.pack.of("validation")) / plan.batches.batch_size  # forward only: a third
+    return step + validation / plan.batches.steps_per_epoch
+
+
+def plan_steps(plan: Plan, seconds: float, spent: float, per_step: float) -> Steps:
     """As many steps as fit into the budget, of which some seconds are spent already."""
-    began = clock()
-    per_step = _tried(plan, PROBE * seconds, clock)
-    validation = _validation(plan, per_step)
-    left = seconds * (1 - RESERVE) - spent - (clock() - began)
-    return Steps(max(1, _fitting(plan, left, per_step + validation / plan.batches.steps_per_epoch)))
+    left = seconds * (1 - RESERVE) - spent
+    return Steps(max(1, int(left / (per_step * mean_cost(plan)))))
+
+
+def mean_cost(plan: Plan) -> float:
+    """Of the steps of a training, as a share of a full step: early ones may be cheaper."""
+    return sum(plan.learner.cost((n + 0.5) / 100) for n in range(100)) / 100
 
 
 def correct(plan: Plan, steps: Steps, step: int, seconds: float, spent: float, stepping: float) -> Steps:
@@ -65,20 +74,9 @@ def _tried(plan: Plan, most: float, clock: Callable[[], float]) -> float:
             learner.gradients(step, batch, progress=1.0)
             learner.move(step, 0.0)
             times.append(clock() - began)
-            if len(times) > 3 and (len(times) >= 20 or sum(times) > most):
+            if len(times) >= 20 or sum(times) > most:
                 break
     finally:
         stream.close()  # type: ignore[attr-defined]
-    warm = sorted(times[2:])  # the first ones also set things up
+    warm = sorted(times[2:] or times[-1:])  # the first ones also set things up
     return warm[len(warm) // 2]
-
-
-def _validation(plan: Plan, per_step: float) -> float:
-    """Seconds a validation: forward only is a third of a step."""
-    return per_step / 3 * len(plan.pack.of("validation")) / plan.batches.batch_size
-
-
-def _fitting(plan: Plan, left: float, per_step: float) -> int:
-    """Steps whose cost, summed, fits: early ones may be cheaper."""
-    mean = sum(plan.learner.cost((n + 0.5) / 100) for n in range(100)) / 100
-    return int(left / (per_step * mean))

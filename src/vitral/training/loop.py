@@ -37,6 +37,7 @@ class Started:
     choices: Choices
     steps: int  # in all
     step: int  # that have been taken before: 0, or where a resumed run goes on
+    expected: float  # seconds that it will take from here, by a few steps that were tried out
     notes: tuple[str, ...]
 
 
@@ -122,7 +123,15 @@ def events(
     learner, progress = plan.learner, sitting.progress
     finished = False
     try:
-        yield Started(sitting.run, plan, sitting.record.choices, sitting.steps.total, progress.step, sitting.notes)
+        yield Started(
+            sitting.run,
+            plan,
+            sitting.record.choices,
+            steps=sitting.steps.total,
+            step=progress.step,
+            expected=sitting.expected,
+            notes=sitting.notes,
+        )
         if sitting.epoch_is_over:  # it was stopped just there
             yield sitting.epoch_ends()
         for step, batch in plan.batches.starting_at(progress.step + 1):

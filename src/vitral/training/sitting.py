@@ -15,7 +15,7 @@ from vitral.errors import RecipeError, RunError
 from vitral.evaluation.answers import answers
 from vitral.recipe import Recipe, parse_budget
 from vitral.run import Record, Run, free_folder
-from vitral.training.budget import CORRECTED_AT, Steps, correct, plan_steps
+from vitral.training.budget import CORRECTED_AT, PROBE, Steps, correct, mean_cost, plan_steps, seconds_a_step
 from vitral.training.checkpoint import Progress, read_checkpoint, write_checkpoint
 from vitral.training.preparation import Plan
 from vitral.training.schedules import learning_rate_share
@@ -79,8 +79,8 @@ class Sitting:
     notes: tuple[str, ...]
     lock: "BaseFileLock"
     began: float  # by the clock
-    torn: bool = False  # whether a step is half taken
-    gave_up: bool = False  # because validation does not get better
+    per_step: float  # seconds, as measured before the first
+    torn: bool = False  # whether a step is half taken, or an epoch half judged
     saved_at: float = field(default_factory=time.perf_counter)
     ticked_at: float = field(default_factory=time.perf_counter)
     epoch_began: float = field(default_factory=time.perf_counter)
@@ -94,8 +94,9 @@ class Sitting:
             run, lock = Run.reserve(out or free_folder(recipe.data.source))
             run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
             run.cut_back(0)
-            progress = Progress(planned=_planned(recipe, plan, began))
-            return cls(run, plan, recipe, record, progress, (), lock, began)
+            per_step = _measured(recipe, plan)
+            progress = Progress(planned=_planned(recipe, plan, began, per_step))
+            return cls(run, plan, recipe, record, progress, (), lock, began, per_step)
         lock = earlier.lock()
         before = earlier.record
         if before.data.sha256 != record.data.sha256:
@@ -109,12 +110,12 @@ class Sitting:
             progress, tensors, damaged = found
             plan.learner.restore(tensors)
             notes += damaged
-        else:
-            progress.planned = _planned(recipe, plan, began)
+        per_step = _measured(recipe, plan)
+        progress.planned = progress.planned or _planned(recipe, plan, began, per_step)
         earlier.cut_back(progress.metrics)
         record = record.model_copy(update={"started_at": before.started_at})
         earlier.write_record(record)
-        return cls(earlier, plan, recipe, record, progress, tuple(notes), lock, began - progress.seconds)
+        return cls(earlier, plan, recipe, record, progress, tuple(notes), lock, began - progress.seconds, per_step)
 
     @property
     def budget(self) -> float:
@@ -135,6 +136,11 @@ class Sitting:
     def steps(self) -> Steps:
         """How many there are."""
         return Steps(self.progress.planned, self.progress.corrected_at, self.progress.corrected)
+
+    @property
+    def expected(self) -> float:
+        """Seconds that the rest will take, by what was measured."""
+        return (self.steps.total - self.progress.step) * self.per_step * mean_cost(self.plan)
 
     def share_done(self, step: int) -> float:
         """0 at the first step, 1 after the last."""
@@ -164,6 +170,11 @@ class Sitting:
         """Whether its last step was taken, and it was not measured yet."""
         return bool(self.progress.losses) and self.progress.step % self.plan.batches.steps_per_epoch == 0
 
+    @property
+    def gave_up(self) -> bool:
+        """Because validation does not get better; also where it was killed just then."""
+        return 0 < self.recipe.train.patience <= self.progress.since
+
     def is_finite(self, loss: Tensor, batch: Batch) -> bool:
         """Whether the step can be taken. If not: stop, or say that it was left out."""
         if math.isfinite(float(loss)):
@@ -173,7 +184,7 @@ class Sitting:
         names = [self.plan.pack.index.samples[int(sample)] for sample in batch.samples[:3]]
         if self.recipe.train.not_finite == "stop":
             raise _run_away(step, f" (pictures {', '.join(names)}, …)")
-        self.run.append_metrics([{"event": "skipped", "step": step, "samples": names}])
+        self.progress.metrics = self.run.append_metrics([{"event": "skipped", "step": step, "samples": names}])
         return False
 
     def taken(self, step: int, loss: Tensor, right: Tensor, waited: float) -> None:
@@ -205,8 +216,10 @@ class Sitting:
             waited=self.waited / (time.perf_counter() - self.epoch_began),
             seconds=self.seconds,
         )
+        self.torn = True  # until the epoch is judged and written: a resume must not judge it again
         self._judge(epoch)
         self._write(epoch)
+        self.torn = False
         self._tick()
         self.waited, self.epoch_began = 0.0, time.perf_counter()
         return epoch
@@ -244,7 +257,7 @@ class Sitting:
         self.ticked_at = now
 
     def _judge(self, epoch: Epoch) -> None:
-        """Is it the best so far? Is it time to give up?"""
+        """Is it the best so far? For how long has it not got better?"""
         train, progress = self.recipe.train, self.progress
         if epoch.validation_loss is None or epoch.validation_accuracy is None:
             return
@@ -257,7 +270,6 @@ class Sitting:
             progress.least_loss, progress.since = epoch.validation_loss, 0
         else:
             progress.since += 1
-        self.gave_up = bool(train.patience) and progress.since >= train.patience
 
     def _write(self, epoch: Epoch | None = None) -> None:
         """Lines for metrics.jsonl: the steps of the epoch that is under way, and the epoch."""
@@ -274,9 +286,14 @@ class Sitting:
         self.progress.losses, self.progress.right = [], []
 
 
-def _planned(recipe: Recipe, plan: Plan, began: float) -> int:
+def _measured(recipe: Recipe, plan: Plan) -> float:
     seconds, _ = parse_budget(recipe.train.budget)
-    return plan_steps(plan, seconds, time.perf_counter() - began).planned if seconds else plan.steps
+    return seconds_a_step(plan, PROBE * seconds if seconds else 1.0)
+
+
+def _planned(recipe: Recipe, plan: Plan, began: float, per_step: float) -> int:
+    seconds, _ = parse_budget(recipe.train.budget)
+    return plan_steps(plan, seconds, time.perf_counter() - began, per_step).planned if seconds else plan.steps
 
 
 def _run_away(step: int, where: str = "") -> RunError:
