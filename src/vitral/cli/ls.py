@@ -14,15 +14,10 @@ from vitral.cli.terminal import console, print_table, table
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def command(folder: Path, as_json: bool) -> None:
     """List the recipes, and the runs in FOLDER (default: runs)."""
-    from importlib import import_module
-
-    from vitral.recipes import RECIPES
+    from vitral.recipes import RECIPES, about
     from vitral.run import Run
 
-    recipes = {
-        name: (import_module(f"vitral.recipes.{name.replace('-', '_')}").__doc__ or "").split("     ")[0]
-        for name in RECIPES
-    }
+    recipes = {name: about(name) for name in RECIPES}
     runs = [_run(path) for path in sorted(folder.iterdir()) if Run.is_run(path)] if folder.is_dir() else []
     if as_json:
         click.echo(json.dumps({"recipes": recipes, "runs": runs}))

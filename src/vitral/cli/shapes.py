@@ -69,7 +69,7 @@ def _config(name: str) -> "ViTConfig":
     except RecipeError as error:
         sizes = [f"{size}/{patch}" for size in SIZES for patch in (16, 14, 32)]
         known = unknown(name, [*sizes, *RECIPES], "size, recipe or run")
-        raise RecipeError(str(error) if name.endswith(".toml") else known) from None
+        raise RecipeError(str(error) if name.endswith(".toml") or ".py" in name else known) from None
     if 0 in (recipe.model.classes, recipe.model.channels):
         from vitral.data.sources import open_source
         from vitral.training.preparation import complete

@@ -41,7 +41,8 @@ def command(
 ) -> None:
     """Train a model, measure it on pictures it has never seen, and draw what it learnt.
 
-    RECIPE is a name (`vitral ls`) or a TOML file (`vitral show digits > mine.toml`). Any setting of it can be changed:
+    RECIPE is a name (`vitral ls`), a TOML file (`vitral show digits > mine.toml`) or a recipe in a Python file
+    (mine.py:flowers). Any setting of it can be changed:
 
     \b
         vitral train digits train.epochs=5 train.seed=3 --out runs/x

@@ -1,11 +1,15 @@
 """Named recipes, with their measured scores."""
 
+import runpy
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from traceback import extract_tb
 
 from vitral.errors import RecipeError
 from vitral.recipe import Recipe
 from vitral.recipes.digits import digits
+from vitral.recipes.paper import ABOUT, PAPER
 from vitral.recipes.tutorial_cifar10_a import tutorial_cifar10_a
 from vitral.recipes.tutorial_cifar10_b import tutorial_cifar10_b
 from vitral.recipes.tutorial_food import tutorial_food
@@ -18,13 +22,25 @@ RECIPES: Mapping[str, Recipe] = {
     "tutorial-cifar10-a": tutorial_cifar10_a,
     "tutorial-cifar10-b": tutorial_cifar10_b,
     "tutorial-food": tutorial_food,
+    **PAPER,
 }
 
-__all__ = ["RECIPES", "digits", "find_recipe"]
+__all__ = ["RECIPES", "about", "digits", "find_recipe"]
+
+
+def about(name: str) -> str:
+    """A line on a named recipe: the first of its file, where the file has no other.
+
+    >>> about("paper-l16-jft-7")
+    "The paper's ViT-L/16 on JFT-300M, 7 epochs."
+    """
+    if name in ABOUT:
+        return ABOUT[name]
+    return (sys.modules[f"{__name__}.{name.replace('-', '_')}"].__doc__ or "").split("     ")[0]
 
 
 def find_recipe(name: str) -> Recipe:
-    """A recipe by its name, or from a TOML file.
+    """A recipe by its name, from a TOML file, or from a Python file: `mine.py:flowers`.
 
     >>> find_recipe("digits").data.source
     'digits'
@@ -33,9 +49,41 @@ def find_recipe(name: str) -> Recipe:
         return RECIPES[name]
     if name.endswith(".toml"):
         return Recipe.from_file(name)
+    path, _, inside = (name + ":" if name.endswith(".py") else name).rpartition(":")
+    if path.endswith(".py"):
+        return _from_python(path, inside)
     if Path(name).exists():
         raise RecipeError(
             f"{name} is neither a recipe nor a TOML file. "
             f"For pictures name a recipe first: vitral train digits data.source={name}"
         )
     raise RecipeError(unknown(name, list(RECIPES), "recipe"))
+
+
+def _from_python(path: str, name: str) -> Recipe:
+    """Run a Python file, and take what it calls `name`."""
+    if not Path(path).is_file():
+        raise RecipeError(f"There is no file {path}.")
+    try:
+        values = runpy.run_path(path, run_name="_vitral_recipes")  # unlike an import it leaves no bytecode behind
+    except (Exception, SystemExit) as error:
+        raise RecipeError(_what_went_wrong(path, error)) from error
+    recipes = [known for known, value in values.items() if isinstance(value, Recipe)]
+    if name in recipes:
+        return values[name]
+    if name in values:
+        raise RecipeError(f"{path}: {name} is of type {type(values[name]).__name__}, and should be a Recipe.")
+    if not recipes:
+        raise RecipeError(f"{path} holds no recipe.")
+    raise RecipeError(f"{path}: {unknown(name, recipes, 'recipe')}" if name else f"Say which: {path}:{recipes[0]}")
+
+
+def _what_went_wrong(path: str, error: BaseException) -> str:
+    """The error of a file that was run, and the line of that file which it comes from."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
+    line, told = lines[-1] if lines else None, f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError) and error.filename == path:
+        line, told = error.lineno, f"{type(error).__name__}: {error.msg}"
+    if isinstance(error, RecipeError):
+        told = str(error)  # a sentence already
+    return f"{path}, line {line}: {told}" if line else f"{path} cannot be run: {told}"
