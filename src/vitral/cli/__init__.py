@@ -10,6 +10,7 @@ import click
 COMMANDS = {
     "train": "Train a model, measure it on pictures it has never seen, and draw what it learnt.",
     "evaluate": "Measure a run again: numbers with intervals, figures.",
+    "compare": "Put runs side by side: settings that differ, numbers, learning curves.",
     "predict": "Say what a picture shows, or all pictures of a folder.",
     "check": "Look at every picture before anyone trains, and say what is wrong.",
     "fetch": "Fetch sets of pictures by name, or list them.",

@@ -1,0 +1,96 @@
+"""vitral compare RUN…"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vitral.cli import completion
+from vitral.cli.terminal import console, print_table, printable, table
+
+if TYPE_CHECKING:
+    from vitral.evaluation.compare import Comparison, Group
+
+
+@click.command()
+@click.argument(
+    "runs", metavar="RUN…", type=click.Path(path_type=Path), nargs=-1, required=True, shell_complete=completion.runs
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for curves.png (default: comparisons/NAME-NAME).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
+    """Put runs side by side: settings that differ, numbers, learning curves.
+
+    A RUN may also be a folder that holds runs. Runs that differ only in train.seed are told together, as mean ± sd.
+    """
+    from vitral.evaluation.compare import compare, draw, place_for
+
+    comparison = compare(runs)
+    path = draw(comparison, out or place_for(comparison))
+    if as_json:
+        click.echo(json.dumps(comparison.write() | {"figure": str(path)}))
+        return
+    tell(comparison)
+    console.print(f"Look at {path}", soft_wrap=True)
+
+
+def tell(comparison: "Comparison") -> None:
+    """A column a group: what was asked of it, then what came out."""
+    settings = comparison.settings
+    first = max(map(len, [*settings, "validation accuracy"]))
+    # On a narrow terminal a few columns at a time, so that no number is cut.
+    at_once = max(1, (console.width - first) // 26) if console.is_terminal else len(comparison.groups)
+    for start in range(0, len(comparison.groups), at_once):
+        _table(comparison, slice(start, start + at_once))
+        console.print()
+    for note in comparison.notes:
+        console.print(f"Note: {printable(note)}", soft_wrap=True)
+
+
+def _table(comparison: "Comparison", columns: slice) -> None:
+    from vitral.evaluation.compare import MEASURES
+
+    groups = comparison.groups[columns]
+    names = [printable(group.name) for group in groups]
+    made = table("", *names, right=tuple(names))
+    for name, values in comparison.settings.items():
+        made.add_row(name, *map(_setting, values[columns]))
+    if comparison.settings:
+        made.add_row()
+    made.add_row("runs", *(str(len(group.members)) for group in groups))
+    for measure in MEASURES:
+        if measure == "test_accuracy" or any(group.values(measure) for group in comparison.groups):
+            made.add_row(measure.replace("_", " "), *(cell(group, measure) for group in groups))
+    print_table(made)
+
+
+def _setting(value: Any) -> str:
+    if value is None:
+        return "–"
+    return printable(value) if isinstance(value, str) else json.dumps(value)
+
+
+def cell(group: "Group", measure: str) -> str:
+    """Mean ± sd over the runs that have it; of one run the number, and the interval where there is one."""
+    from vitral.evaluation.compare import mean_sd
+
+    values = group.values(measure)
+    if not values:
+        return "not evaluated" if measure == "test_accuracy" else "–"
+    mean, sd = mean_sd(values)
+    told = _number(mean, measure)
+    if measure == "test_accuracy" and group.interval:
+        low, high = group.interval
+        told += f" ({low:.1%} to {high:.1%})"
+    if sd is not None and not (measure == "steps" and sd == 0):
+        told += f" ± {_number(sd, measure)}"
+    return told if len(values) == len(group.members) else f"{told} ({len(values)} of {len(group.members)})"
+
+
+def _number(value: float, measure: str) -> str:
+    if measure.endswith("accuracy"):
+        return f"{value:.1%}"
+    if measure == "steps":
+        return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+    return f"{value:.1f}" if measure == "seconds" else f"{value:.3f}"

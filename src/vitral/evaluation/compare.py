@@ -1,0 +1,310 @@
+"""Runs side by side: what was asked differently, what came out, and how they learnt.
+
+Runs whose recipes differ only in `train.seed` are one group, told as mean ± sd. Nothing is trained or measured here.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from vitral.errors import RunError
+from vitral.look.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, figure
+from vitral.recipe import Recipe
+from vitral.run import EVALUATION, METRICS, Record, Run
+from vitral.settings import Part, Settings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The losses and the validation accuracy are those of the last epoch.
+MEASURES = ("train_loss", "validation_loss", "validation_accuracy", "test_accuracy", "seconds", "steps")
+COLOURS = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", INK, GREY)  # Okabe and Ito's, and grey
+# Where one of these differs, the train loss is of something else.
+OTHER_LOSS = ("data.augment", "data.sampling", "train.label_smoothing", "train.class_weights", "train.regularise")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run, read."""
+
+    run: Run
+    recipe: Recipe
+    record: Record
+    epochs: list[dict[str, Any]]
+    evaluation: dict[str, Any] | None
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Those of MEASURES that there are."""
+        found = {**self.epochs[-1], "seconds": self.record.seconds, "steps": self.record.steps}
+        found["steps"] = found["steps"] or self.epochs[-1]["step"]  # run.json has them when the training ends
+        found["test_accuracy"] = self.evaluation["accuracy"] if self.evaluation else None
+        return {name: float(found[name]) for name in MEASURES if found.get(name) is not None}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one recipe, each with a seed of its own."""
+
+    name: str
+    members: tuple[Member, ...]
+
+    def values(self, measure: str) -> list[float]:
+        """One number a run, of the runs that have it."""
+        return [member.measures[measure] for member in self.members if measure in member.measures]
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the test accuracy of a single run."""
+        evaluation = self.members[0].evaluation
+        if len(self.members) > 1 or not evaluation:
+            return None
+        low, high = evaluation["accuracy_interval"]
+        return float(low), float(high)
+
+    def curve(self, name: str) -> dict[int, float]:
+        """The mean over the runs, at the epochs that all of them have."""
+        curves = [_curve(member, name) for member in self.members]
+        shared = set.intersection(*(set(curve) for curve in curves))
+        return {epoch: float(np.mean([curve[epoch] for curve in curves])) for epoch in sorted(shared)}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups, in the order in which they were named."""
+
+    groups: tuple[Group, ...]
+
+    @property
+    def settings(self) -> dict[str, list[Any]]:
+        """The settings in which they differ: a value a group, None where a group's kind of part has no such setting."""
+        recipes = [dict(flat(group.members[0].recipe)) for group in self.groups]
+        names = dict.fromkeys(name for recipe in recipes for name in recipe if name != "train.seed")
+        found = {name: [recipe.get(name) for recipe in recipes] for name in names}
+        return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
+
+    @property
+    def notes(self) -> list[str]:
+        """What to know before believing the table."""
+        return list(_notes(self))
+
+    def write(self) -> dict[str, Any]:
+        """All of it as plain numbers and words, for programs."""
+        names = [group.name for group in self.groups]
+        return {
+            "settings": {name: dict(zip(names, values, strict=True)) for name, values in self.settings.items()},
+            "groups": [_written(group) for group in self.groups],
+            "notes": self.notes,
+        }
+
+
+def mean_sd(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean, and the standard deviation of a sample (n - 1), which one number does not have.
+
+    >>> mean_sd([1.0, 3.0])
+    (2.0, 1.4142135623730951)
+    """
+    return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def compare(places: Iterable[str | Path]) -> Comparison:
+    """Read runs, or folders that hold runs, and put those together that differ only in their seed."""
+    folders = list(dict.fromkeys(folder for place in places for folder in _runs_in(Path(place))))
+    if len(folders) < 2:
+        raise RunError("One run alone cannot be compared: name two or more, or a folder that holds several.")
+    together: dict[Recipe, list[Member]] = {}
+    for folder in folders:
+        member = _read(folder)
+        together.setdefault(member.recipe.changed({"train.seed": 0}), []).append(member)
+    groups = [sorted(members, key=lambda member: member.recipe.train.seed) for members in together.values()]
+    names = _names([[member.run.folder.resolve() for member in members] for members in groups])
+    return Comparison(tuple(Group(name, tuple(members)) for name, members in zip(names, groups, strict=True)))
+
+
+def flat(settings: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every setting by its dotted name; a part's word stands under the name of the part: train.optimizer, muon."""
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, Settings):
+            yield from flat(value, f"{prefix}{name}.")
+        elif isinstance(settings, Part) and name == "kind":
+            yield prefix.rstrip("."), value
+        else:
+            yield prefix + name, list(value) if isinstance(value, tuple) else value
+
+
+def place_for(comparison: Comparison) -> Path:
+    """comparisons/adamw-muon."""
+    names = [group.name.replace("/", "-") for group in comparison.groups]
+    more = [f"and-{len(names) - 3}-more"] if len(names) > 3 else []
+    return Path("comparisons") / "-".join([*(name[:24] for name in names[:3]), *more])
+
+
+def draw(comparison: Comparison, folder: Path) -> Path:
+    """`curves.png` in the folder: a colour a group, the mean thick, the runs thin."""
+    if Run.is_run(folder):
+        raise RunError(f"{folder} is a run, and has its own curves.png. Choose another place with --out.")
+    path, shown = folder / "curves.png", comparison.groups[: len(COLOURS)]
+    members = [member for group in shown for member in group.members]
+    validated = all("validation_accuracy" in member.measures for member in members)
+    right = "validation_accuracy" if validated else "train_accuracy"
+    what = "Thick: the mean over seeds; thin: each run." if any(len(group.members) > 1 for group in shown) else ""
+    if len(shown) < len(comparison.groups):
+        what += f" The first {len(shown)} of {len(comparison.groups)}."
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with figure(path, 10, 4.4, "Learning curves, side by side", what.strip()) as drawn:
+            for axes, name in zip(drawn.subplots(1, 2), ("train_loss", right), strict=True):
+                _panel(axes, shown, name)
+            _legend(axes, shown, right)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written ({error.strerror}). Choose another place with --out.") from None
+    return path
+
+
+def _panel(axes: "Axes", groups: Sequence[Group], name: str) -> None:
+    for group, colour in zip(groups, COLOURS, strict=False):
+        if len(group.members) > 1:
+            for member in group.members:
+                _line(axes, _curve(member, name), colour, 0.8, alpha=0.45)
+        _line(axes, group.curve(name), colour, 2.2 if len(groups) < 5 else 1.6)
+    axes.set(title=name.replace("_", " ").capitalize(), xlabel="epoch")
+    axes.grid(axis="y")
+    axes.margins(x=0.01)
+    axes.locator_params(axis="x", integer=True)
+    if name.endswith("accuracy"):
+        axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+
+
+def _line(axes: "Axes", curve: dict[int, float], colour: str, width: float, alpha: float = 1.0) -> None:
+    marker = "o" if len(curve) == 1 else ""
+    axes.plot(list(curve), list(curve.values()), color=colour, marker=marker, linewidth=width, alpha=alpha)
+
+
+def _legend(axes: "Axes", groups: Sequence[Group], name: str) -> None:
+    """Beside the curves, in the order in which they end: the highest first, as the eye finds them."""
+    from matplotlib.lines import Line2D
+
+    entries = []
+    for group, colour in zip(groups, COLOURS, strict=False):
+        last = float(np.mean([member.epochs[-1][name] for member in group.members]))
+        n = f", mean of {len(group.members)}" if len(group.members) > 1 else ""
+        entries.append(
+            (last, Line2D([], [], color=colour, linewidth=3, label=f"{_caption(group.name)}\n{last:.1%}{n}"))
+        )
+    handles = [handle for _, handle in sorted(entries, key=lambda entry: -entry[0])]
+    beside: Any = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.03), "borderaxespad": 0, "alignment": "left"}
+    axes.legend(handles=handles, title="At the last epoch", frameon=False, fontsize=9, handlelength=1.4, **beside)
+
+
+def _caption(name: str, most: int = 27) -> str:
+    """Shortened in the middle; matplotlib would take $ for a formula, and leave out what begins with _."""
+    short = name if len(name) <= most else f"{name[: most // 2]}…{name[-(most // 2) :]}"
+    return re.sub("^_", " _", short).replace("$", r"\$")
+
+
+def _curve(member: Member, name: str) -> dict[int, float]:
+    return {line["epoch"]: float(line[name]) for line in member.epochs if line.get(name) is not None}
+
+
+def _runs_in(place: Path) -> list[Path]:
+    """The run itself; of a folder the runs in it, and in folders in it: runs/muon/seed-0."""
+    if Run.is_run(place) or not place.is_dir():
+        return [Run.load(place).folder.resolve()]
+    children = [child for child in sorted(place.iterdir()) if child.is_dir()]
+    inside = [[child] if Run.is_run(child) else sorted(child.iterdir()) for child in children]
+    found = [folder.resolve() for folders in inside for folder in folders if Run.is_run(folder)]
+    if not found:
+        raise RunError(f"{place} is not a run and holds none. `vitral ls` lists the runs that are here.")
+    return found
+
+
+def _read(folder: Path) -> Member:
+    run, shown = Run.load(folder), Run(Path(os.path.relpath(folder)))
+    epochs = [line for line in run.metrics if isinstance(line, dict) and line.get("event") == "epoch"]
+    if not epochs:
+        raise RunError(f"{shown.folder} has no epoch in {METRICS} yet: there is nothing to compare.")
+    member = Member(shown, run.recipe, run.record, epochs, run.evaluation)
+    try:
+        _check(member)
+    except (KeyError, TypeError, ValueError):
+        raise RunError(f"{shown.folder} is damaged: {METRICS} or {EVALUATION} lacks numbers.") from None
+    return member
+
+
+def _check(member: Member) -> None:
+    """Ask for all that is used later, so that what is missing is told of this run."""
+    _ = member.measures, Group("", (member,)).interval, _tested(member)
+    for line in member.epochs:
+        _ = int(line["epoch"]), int(line["step"]), float(line["train_loss"]), float(line["train_accuracy"])
+
+
+def _tested(member: Member) -> set[str]:
+    return {line["sample"] for line in member.evaluation["predictions"]} if member.evaluation else set()
+
+
+def _names(groups: list[list[Path]]) -> list[str]:
+    """A short name a group, each another: as many last parts of the path as it takes."""
+    places = [_place(folders) for folders in groups]
+    places = [folders[0] if places.count(place) > 1 else place for place, folders in zip(places, groups, strict=True)]
+    return [_tail(place, [other for other in places if other != place]) for place in places]
+
+
+def _tail(place: Path, others: list[Path]) -> str:
+    for parts in range(1, len(place.parts)):
+        if all(other.parts[-parts:] != place.parts[-parts:] for other in others):
+            break
+    return "/".join(place.parts[-parts:])
+
+
+def _place(folders: list[Path]) -> Path:
+    """What the runs share: runs/muon-seed-0 and runs/muon-seed-1 are runs/muon, and so are runs/muon/0 and 1."""
+    if len(folders) == 1:
+        return folders[0]
+    shared = os.path.commonprefix([folder.name for folder in folders])
+    word = re.sub(r"[-_. ]*(seed)?[-_. ]*\d*$", "", shared)
+    return folders[0].parent / word
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    groups = comparison.groups
+    members = [member for group in groups for member in group.members]
+    for member in members:
+        if member.record.state != "finished":
+            yield f"{member.run.folder} is {member.record.state}, not finished: its numbers are those so far."
+    for group in groups:
+        seeds = [member.recipe.train.seed for member in group.members]
+        if len(set(seeds)) < len(seeds):
+            yield f"{group.name} has the same seed more than once: its sd is not one over seeds."
+        if len({member.record.data.sha256 for member in group.members}) > 1:
+            yield f"The runs of {group.name} were not trained with the same pictures: they changed in between."
+    if others := [name for name in comparison.settings if name.startswith(OTHER_LOSS)]:
+        yield f"Train losses are not of the same thing, since {', '.join(others)} differs."
+    tested = [_tested(member) for member in members if member.evaluation]
+    if any(samples != tested[0] for samples in tested):
+        yield "Test accuracies are not of the same pictures."
+    if any(_machine(member) != _machine(members[0]) for member in members):
+        yield "Seconds are not of the same kind of machine, device or number of threads."
+
+
+def _machine(member: Member) -> tuple[object, object]:
+    return member.record.machine, member.record.choices
+
+
+def _written(group: Group) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "name": group.name,
+        "n": len(group.members),
+        "runs": [str(member.run.folder) for member in group.members],
+        "seeds": [member.recipe.train.seed for member in group.members],
+    }
+    for measure in MEASURES:
+        values = group.values(measure)
+        mean, sd = mean_sd(values) if values else (None, None)
+        told[measure] = {"mean": mean, "sd": sd, "values": values}
+    return told | {"test_accuracy_interval": group.interval}
