@@ -3,7 +3,7 @@
 PYTHON ?= python3
 INSTALL = .venv/bin/pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow coverage docs golden clean
+.PHONY: demo test test-slow coverage docs golden kill clean
 
 demo: .venv/installed            ## train a ViT on handwritten digits, within a minute
 	.venv/bin/vitral train digits
@@ -26,6 +26,10 @@ docs: .venv/installed-for-tests  ## the documentation, as pages in docs/_build
 
 golden: .venv/installed-for-tests  ## the golden losses anew, after a change that is meant to move them
 	.venv/bin/python tests/golden/make.py
+
+N ?= 100
+kill: .venv/installed-for-tests  ## kill a training N times at random moments, and compare: make kill N=100
+	.venv/bin/python tests/kill.py $(N)
 
 clean:
 	rm -rf .venv build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -113,7 +113,8 @@ class Sitting:
         per_step = _measured(recipe, plan)
         progress.planned = progress.planned or _planned(recipe, plan, began, per_step)
         earlier.cut_back(progress.metrics)
-        record = record.model_copy(update={"started_at": before.started_at})
+        plan_then = {"planned": progress.corrected, "corrected_at": progress.corrected_at}
+        record = record.model_copy(update={"started_at": before.started_at, **plan_then})
         earlier.write_record(record)
         return cls(earlier, plan, recipe, record, progress, tuple(notes), lock, began - progress.seconds, per_step)
 
