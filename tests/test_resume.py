@@ -185,6 +185,13 @@ def test_other_conditions_are_told(tmp_path: Path) -> None:
     assert "Not to the bit as without the stop: the number of threads was 64 and is 1." in started.notes
 
 
+def test_metrics_that_were_cut_are_told(tmp_path: Path) -> None:
+    folder = stopped(tmp_path / "run", after=20)
+    os.truncate(folder / "metrics.jsonl", 100)
+    started = next(event for event in events(out=folder, resume=True) if isinstance(event, Started))
+    assert "metrics.jsonl is shorter than the checkpoint says: lines of it are lost." in started.notes
+
+
 def test_two_trainings_in_one_folder_are_one_too_many(tmp_path: Path) -> None:
     happening = events(everything(), out=tmp_path / "run")
     assert any(isinstance(event, Step) for event in happening)

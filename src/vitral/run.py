@@ -239,16 +239,23 @@ class Run:
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         with self.writing(), (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # a checkpoint will say how long it is
             return file.tell()
 
-    def cut_back(self, metrics: int) -> None:
-        """To a checkpoint: metrics.jsonl had this many bytes then. What a killed writer left behind goes as well."""
+    def cut_back(self, metrics: int) -> list[str]:
+        """To a checkpoint: metrics.jsonl had this many bytes then. What a killed writer left behind goes as well.
+
+        Returns what there is to say about it.
+        """
         with self.writing():
             path = self.folder / METRICS
-            if path.exists() and path.stat().st_size > metrics:
+            found = path.stat().st_size if path.exists() else 0
+            if found > metrics:
                 os.truncate(path, metrics)
             for left in [*self.folder.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
                 left.unlink()
+        return [f"{METRICS} is shorter than the checkpoint says: lines of it are lost."] if found < metrics else []
 
     @property
     def checkpoints(self) -> Path:

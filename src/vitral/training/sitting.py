@@ -112,7 +112,7 @@ class Sitting:
             notes += damaged
         per_step = _measured(recipe, plan)
         progress.planned = progress.planned or _planned(recipe, plan, began, per_step)
-        earlier.cut_back(progress.metrics)
+        notes += earlier.cut_back(progress.metrics)
         plan_then = {"planned": progress.corrected, "corrected_at": progress.corrected_at}
         record = record.model_copy(update={"started_at": before.started_at, **plan_then})
         earlier.write_record(record)
