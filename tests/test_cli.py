@@ -251,6 +251,7 @@ def test_ctrl_c_keeps_what_was_learnt(tmp_path: Path) -> None:
     run.weights()
 
 
+@pytest.mark.slow
 def test_several_seeds_are_told_as_mean_and_spread(called: Callable[..., Called], tmp_path: Path) -> None:
     small = ["model.width=16", "model.depth=1", "model.heads=2", "train.epochs=1"]
     done = called("train", "digits", *small, "--seeds", "2", "--out", "both", cwd=tmp_path)

@@ -79,6 +79,7 @@ def batch_of_two(device: str) -> Batch:
     return Batch(torch.randn(2, 3, 224, 224, device=device), labels, np.arange(2), labels)
 
 
+@pytest.mark.slow
 def test_the_base_model_takes_a_step() -> None:
     learner = learner_of("paper-b16-imagenet", "cpu")
     before = {name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()}
