@@ -29,7 +29,7 @@ MOST_VALUES = 4 * MOST_PIXELS  # of one picture, all its channels together
 Picture = bytes | str | Path | Image.Image | NDArray[Any]
 Decoded = Image.Image | NDArray[np.uint8]
 
-_SAMPLES, _EXTRA, _PHOTOMETRIC, _BITS = 277, 338, 262, 258  # tags of TIFF
+_EXTRA, _PHOTOMETRIC, _BITS = 338, 262, 258  # tags of TIFF
 _CMYK = 5
 
 

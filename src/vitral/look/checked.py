@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitral.data.check import Finding, Report
+from vitral.data.check import Report
 from vitral.data.config import Augment
 from vitral.data.decode import decode
+from vitral.data.findings import Finding
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import SPLITS, Index
 from vitral.errors import DataError

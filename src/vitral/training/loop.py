@@ -46,7 +46,7 @@ class Step:
     """The weights moved once."""
 
     step: int
-    loss: Tensor  # (), still on the device: asking for the number makes the CPU wait
+    loss: Tensor  # (), on the device
     learning_rate: float
     waited: float  # seconds until the batch was there
 

@@ -143,7 +143,8 @@ def open_archive(path: Path, data: Data) -> Index:
     opened, notes = archive.open_archive(path, data_directory(data.directory))
     found = arrange(list(opened.paths), data.source)
     storage = opened.only(found.root, found.paths)
-    return _index(data, storage, found.paths, found.classes, found.splits, notes=notes + found.notes)
+    index = _index(data, storage, found.paths, found.classes, found.splits, notes=notes + found.notes)
+    return replace(index, unread=tuple(found.unread))
 
 
 def open_table(path: Path, data: Data) -> Index:

@@ -1,0 +1,289 @@
+"""What `vitral check` makes of what it saw: a finding each, and what to do about it."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitral.data.decode import Facts
+from vitral.data.pack import too_many
+from vitral.data.sources import SPLITS, Index
+
+RARE = 0.02  # a property that fewer pictures share makes them odd
+IMBALANCE = 10  # times as many pictures in the largest class as in the smallest
+TINY = 8  # pixels a side
+LONG = 3.0  # times as long as wide
+LEAKS = 0.01  # share of the test pictures that have a near copy elsewhere, above which it is serious
+
+_LOOK = "Look at them: simple drawings may be alike without being copies. "
+
+
+class Seen(NamedTuple):
+    """What one look at a picture tells."""
+
+    digest: bytes
+    facts: Facts | None = None
+    transparent: bool = False
+    plain: float = 0.0  # share of the thumbnail that is of its most common colour
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know, and what to do about it."""
+
+    kind: str
+    serious: bool
+    what: str
+    advice: str
+    samples: list[tuple[int, ...]] = field(default_factory=list)  # groups: a picture, or those that are alike
+
+
+def findings(index: Index, seen: Sequence[Seen], pairs: Sequence[tuple[int, int]]) -> Iterable[Finding]:
+    yield from _unreadable(seen)
+    yield from _unread(index)
+    yield from _copies(index, seen)
+    yield from _near_copies(index, seen, pairs)
+    yield from _classes(index)
+    yield from _odd(seen)
+    yield from _storage(index, seen)
+
+
+def _unreadable(seen: Sequence[Seen]) -> Iterable[Finding]:
+    found: list[tuple[int, ...]] = [(number,) for number, one in enumerate(seen) if one.error]
+    if found:
+        many = too_many(len(found), len(seen))
+        then = "training refuses so many" if many else "training leaves them out, and names them in left-out.csv"
+        yield Finding(
+            "unreadable", True, f"{_pictures(len(found))} cannot be read.", f"Mend or remove them: {then}.", found
+        )
+
+
+def _unread(index: Index) -> Iterable[Finding]:
+    if index.unread:
+        endings = Counter(path.rpartition(".")[2].lower() for path in index.unread)
+        told = ", ".join(f"{count:,} .{ending}" for ending, count in endings.most_common())
+        yield Finding(
+            "unread",
+            True,
+            f"Pictures in formats that Vitral does not read: {told}, such as {index.unread[0]}.",
+            "Convert them to JPEG or PNG: until then they, and classes that have no others, are left out.",
+        )
+
+
+def _copies(index: Index, seen: Sequence[Seen]) -> Iterable[Finding]:
+    """The same bytes more than once."""
+    groups: dict[bytes, list[int]] = defaultdict(list)
+    for number, one in enumerate(seen):
+        if not one.error:
+            groups[one.digest].append(number)
+    alike = [tuple(group) for group in groups.values() if len(group) > 1]
+    yield from _alike(index, alike, "", "exactly the same", serious=True)
+
+
+def _near_copies(index: Index, seen: Sequence[Seen], pairs: Sequence[tuple[int, int]]) -> Iterable[Finding]:
+    """Resized, compressed anew, mirrored or cropped."""
+    alike = [(first, second) for first, second in pairs if seen[first].digest != seen[second].digest]
+    tested = max(1, len(index.of("test")))
+    touched = {
+        number for pair in alike for number in pair if _sides(index, pair) > 1 and index.splits[number] == "test"
+    }
+    yield from _alike(index, alike, "near-", "nearly the same", serious=len(touched) > LEAKS * tested)
+
+
+def _alike(
+    index: Index, alike: Sequence[tuple[int, ...]], prefix: str, word: str, *, serious: bool
+) -> Iterable[Finding]:
+    leaks = [group for group in alike if _sides(index, group) > 1]
+    labels = [group for group in alike if len({int(index.labels[number]) for number in group}) > 1]
+    told_of = set(leaks) | set(labels)
+    rest = [group for group in alike if group not in told_of]
+    if leaks:
+        where = Counter(" and ".join(s for s in SPLITS if s in index.splits[list(group)]) for group in leaks)
+        told = ", ".join(f"{count:,} in {sides}" for sides, count in where.most_common())
+        yield Finding(
+            f"{prefix}leak",
+            serious,
+            f"{_groups(leaks)} {_are(len(leaks))} {word} on two sides of the split: {told}.",
+            f"{_LOOK if prefix else ''}What is tested must not have been learnt: keep each on one side. "
+            "Where they show one scene or patient, data.group_by keeps them together.",
+            leaks,
+        )
+    if labels:
+        yield Finding(
+            f"{prefix}two-labels",
+            serious and not prefix,
+            f"{_groups(labels)} {_are(len(labels))} {word} under two labels.",
+            f"{_LOOK if prefix else ''}Decide for one label each, and remove the other copy.",
+            labels,
+        )
+    if rest:
+        yield Finding(
+            f"{prefix}copies",
+            False,
+            f"{_groups(rest)} {_are(len(rest))} {word}, in one split and class.",
+            f"{_LOOK if prefix else ''}Remove the copies: they count twice and teach nothing new.",
+            rest,
+        )
+
+
+def _classes(index: Index) -> Iterable[Finding]:
+    names = index.class_names
+    if len(names) == 1:
+        yield Finding("one-class", True, f"There is one class, {names[0]}.", "Two are needed to tell anything apart.")
+        return
+    by_split = {
+        split: np.bincount(index.labels[index.of(split)], minlength=len(names))
+        for split in SPLITS
+        if len(index.of(split))
+    }
+    train = by_split["train"]
+    if lacking := [name for name, count in zip(names, train, strict=True) if count == 0]:
+        yield Finding(
+            "not-in-train",
+            True,
+            f"{_few(lacking)} {_are(len(lacking))} tested or validated, and there is no training picture of it.",
+            "Move some of its pictures to train, or take the class out.",
+        )
+    for split, counts in by_split.items():
+        missing = [name for name, count in zip(names, counts, strict=True) if count == 0]
+        if missing and split != "train":
+            yield Finding(
+                "not-in-split",
+                False,
+                f"{_few(missing)} {_are(len(missing))} not in {split}.",
+                "Nothing will be known about how well that class is recognised: add pictures of it.",
+            )
+    present = train[train > 0]
+    if few := [f"{name} ({count})" for name, count in zip(names, train, strict=True) if 0 < count < 5]:
+        yield Finding(
+            "few", False, f"Fewer than 5 training pictures: {_few(few)}.", "Add more: so few can hardly be learnt from."
+        )
+    if present.max() > IMBALANCE * present.min():
+        most, least = names[int(train.argmax())], names[int(np.where(train > 0, train, train.max()).argmin())]
+        yield Finding(
+            "imbalance",
+            False,
+            f"The classes are uneven: {present.max():,} training pictures of {most}, {present.min():,} of {least}.",
+            "Add pictures of the small classes, or train with data.sampling=balanced or train.class_weights=balanced; "
+            "and look at each class's figures, not at the accuracy alone.",
+        )
+    folded: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        folded[name.casefold().strip()].append(name)
+    if same := [" and ".join(group) for group in folded.values() if len(group) > 1]:
+        yield Finding(
+            "names", True, f"Names of classes that differ in capitals or blanks: {_few(same)}.", "Use one name."
+        )
+
+
+def _odd(seen: Sequence[Seen]) -> Iterable[Finding]:
+    """Few among many: a placeholder, a drawing among photographs, an empty frame."""
+    most = RARE * len(seen)
+    odd: dict[int, str] = {}
+    for word in ("format", "mode"):
+        groups: dict[str, list[int]] = defaultdict(list)
+        for number, one in enumerate(seen):
+            if one.facts:
+                groups[str(getattr(one.facts, word))].append(number)
+        for name, members in groups.items():
+            if len(members) <= most and name not in ("L", "RGB"):  # grey and colour are told of below
+                odd |= dict.fromkeys(members, name)
+    plain = [number for number, one in enumerate(seen) if one.plain > 0.6]
+    if len(plain) <= most:
+        odd |= dict.fromkeys(plain, "mostly one colour")
+    if odd:
+        kinds = ", ".join(f"{count:,} {name}" for name, count in Counter(odd.values()).most_common(4))
+        yield Finding(
+            "odd",
+            False,
+            f"{_pictures(len(odd))} {_are(len(odd))} unlike the others: {kinds}.",
+            "Look at them: placeholders and drawings hide among photographs. If they belong here, leave them.",
+            [(number,) for number in odd],
+        )
+
+
+def _storage(index: Index, seen: Sequence[Seen]) -> Iterable[Finding]:
+    def those(condition: Any) -> list[tuple[int, ...]]:
+        return [(number,) for number, one in enumerate(seen) if one.facts and condition(one.facts)]
+
+    def told(kind: str, found: list[tuple[int, ...]], what: str, advice: str) -> Iterable[Finding]:
+        if found:
+            yield Finding(kind, False, f"{what}: {_pictures(len(found))}.", advice, found)
+
+    yield from told(
+        "rotated",
+        those(lambda facts: facts.orientation != 1),
+        "Stored turned or mirrored (EXIF)",
+        "Vitral turns them upright. Programs that do not will see them otherwise.",
+    )
+    clear: list[tuple[int, ...]] = [(number,) for number, one in enumerate(seen) if one.transparent]
+    yield from told(
+        "transparent",
+        clear,
+        "Transparent in places",
+        "They are drawn on data.background, which is black unless you set it: black on nothing is then all black.",
+    )
+    yield from told(
+        "deep",
+        those(lambda facts: facts.bits == 16),
+        "16 bits a channel",
+        "The upper 8 are used: if all that matters lies in the lower ones, scale them before.",
+    )
+    yield from told(
+        "animated",
+        those(lambda facts: facts.frames > 1),
+        "Several frames or pages",
+        "The first is used.",
+    )
+    yield from told(
+        "tiny",
+        those(lambda facts: min(facts.width, facts.height) < TINY) if not _all_tiny(seen) else [],
+        f"Less than {TINY} pixels wide or high",
+        "They are enlarged, and show next to nothing.",
+    )
+    yield from told(
+        "long",
+        those(lambda facts: max(facts.width / facts.height, facts.height / facts.width) > LONG),
+        f"More than {LONG:g} times as long as wide",
+        "Only the square in the middle is used: cut them yourself if what matters lies elsewhere.",
+    )
+    strange = those(lambda facts: facts.channels != index.channels and not {facts.channels, index.channels} <= {1, 3})
+    if strange:
+        yield Finding(
+            "channels",
+            True,
+            f"Not the {index.channels} channels that most pictures have: {_pictures(len(strange))}.",
+            "Training cannot use them: give all pictures the same channels.",
+            strange,
+        )
+    grey = those(lambda facts: facts.channels == 1)
+    if index.channels == 3 and 0 < len(grey) < sum(one.facts is not None for one in seen):
+        yield from told("grey", grey, "Grey among coloured ones", "They are read as colour with no saturation.")
+
+
+def _all_tiny(seen: Sequence[Seen]) -> bool:
+    return all(min(one.facts.width, one.facts.height) <= TINY for one in seen if one.facts)
+
+
+def _sides(index: Index, group: tuple[int, ...]) -> int:
+    return len({str(index.splits[number]) for number in group})
+
+
+def _pictures(count: int) -> str:
+    return "1 picture" if count == 1 else f"{count:,} pictures"
+
+
+def _groups(alike: Sequence[tuple[int, ...]]) -> str:
+    noun = "pair" if all(len(group) == 2 for group in alike) else "group"
+    return f"{len(alike):,} {noun}{'s' if len(alike) > 1 else ''} of pictures"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
