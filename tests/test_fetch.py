@@ -89,8 +89,8 @@ class Handler(BaseHTTPRequestHandler):
         before = state.gate_at if 0 <= state.gate_at < len(content) else len(content)
         try:
             for some in (content[:before], content[before:]):
+                state.served += len(some)  # first: the one who fetches may be done before this thread goes on
                 self.wfile.write(some)
-                state.served += len(some)
                 if some is not content[before:] and before < len(content):
                     state.gate.wait(60)
         except OSError:  # the one who asked is gone
