@@ -249,8 +249,9 @@ def test_forward_is_the_mean_of_the_heads_logits_of_the_pooled_features() -> Non
     model = randomised(TINY)
     images = torch.randn(2, 3, 32, 32)
     (logits,) = model.logits(model.features(images))
-    assert torch.equal(model(images), logits)
     assert torch.equal(logits, model.head(model.features(images)[:, 0]))
+    # Of the last block `forward` computes only the token that the head sees: the sums may be ordered otherwise.
+    torch.testing.assert_close(model(images), logits, rtol=0, atol=1e-6)
 
 
 def test_initial_values_are_as_stated() -> None:

@@ -25,7 +25,7 @@ def compare_with_torchs_own_count(config: ViTConfig) -> None:
         model = ViT(config)
         images = torch.empty(1, config.channels, *config.height_width)
     with FlopCounterMode(display=False) as counter:
-        model(images)
+        model.logits(model.features(images))  # of all tokens
     rows = shapes(config)
     assert sum(row.parameters * row.times for row in rows) == sum(p.numel() for p in model.parameters())
     assert sum(row.flops * row.times for row in rows) == counter.get_total_flops()
@@ -49,7 +49,7 @@ def test_shapes_are_those_of_the_running_model(config: ViTConfig) -> None:
             seen[name.removeprefix("blocks.0.")] = takes[0].shape[1:], (takes[0] if gives is None else gives).shape[1:]
 
         module.register_forward_hook(note)
-    model(images)
+    model.logits(model.features(images))  # of all tokens
     rows = {row.name: row for row in shapes(config)}
     for name in ("patch_embed", "norm1", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2", "norm", "head"):
         assert (rows[name].takes, rows[name].gives) == seen[name], name

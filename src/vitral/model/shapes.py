@@ -10,7 +10,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ShapeRow:
-    """One step for one image. Operations are those of matrix products, a multiply and an add each, as torch counts."""
+    """One step for one image. Operations are those of matrix products, a multiply and an add each, as torch counts.
+
+    They are those of all tokens, as papers count; `ViT.forward` spares what no classifier looks at in the last block.
+    """
 
     name: str
     what: str

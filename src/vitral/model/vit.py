@@ -68,11 +68,13 @@ class Attention(nn.Module):
         scores, bias = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, self.position_bias(q)
         return (scores if bias is None else scores + bias).softmax(dim=-1)  # (6)
 
-    def forward(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
+    def forward(self, x: Tensor, first: int | None = None) -> Tensor:  # (B, T, D) → (B, T, D)
         q, k, v = self.queries_keys_values(x)
-        dropout = self.dropout if self.training else 0.0
+        bias, dropout = self.position_bias(q), self.dropout if self.training else 0.0
+        if first is not None:  # only so many of the tokens ask; of all of them is taken
+            q, bias = q[:, :, :first], bias if bias is None else bias[:, :, :first]
         # A v, (B, heads, T, D/heads), without ever holding all of A
-        taken = scaled_dot_product_attention(q, k, v, attn_mask=self.position_bias(q), dropout_p=dropout)  # (7)
+        taken = scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)  # (7)
         return self.proj(taken.transpose(1, 2).flatten(2))  # (8)  the heads side by side, then mixed
 
 
@@ -90,8 +92,9 @@ class Block(nn.Module):
         self.ls2 = layer_scale(config)
         self.drop = Drop(config, regularise, number)
 
-    def forward(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
-        tokens = self.drop(self.ls1(self.attn(self.norm1(tokens)))) + tokens  # (2)
+    def forward(self, tokens: Tensor, first: int | None = None) -> Tensor:  # (B, T, D) → (B, T, D)
+        """`first` asks for the first so many tokens alone, and spares the work on the others."""
+        tokens = self.drop(self.ls1(self.attn(self.norm1(tokens), first))) + tokens[:, :first]  # (2)
         return self.drop(self.ls2(self.mlp(self.norm2(tokens)))) + tokens  # (3)
 
 
@@ -138,12 +141,14 @@ class ViT(nn.Module):
         tokens = tokens if keep is None else select_patches(tokens, keep, self.config)
         return self.norm_pre(self.pos_drop(tokens))
 
-    def features(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, T, D)
-        """All tokens after the last block and its norm."""
+    def features(  # (B, C, H, W) → (B, T, D)
+        self, images: Tensor, keep: Tensor | None = None, first: int | None = None
+    ) -> Tensor:
+        """All tokens after the last block and its norm; or the `first` so many, which takes less time."""
         tokens = self.embed(images, keep)
-        for block in self.blocks:
+        for block in self.blocks[:-1]:
             tokens = block(tokens)
-        return self.norm(tokens)  # (4)  the paper needs the class token only; we keep all, and `pool` takes its pick
+        return self.norm(self.blocks[-1](tokens, first))  # (4)
 
     def views(self, tokens: Tensor) -> list[Tensor]:  # (B, T, D) → each (B, D)
         """What each classifier sees: the class token, in the paper. It shows no patch, and has gathered from all."""
@@ -159,7 +164,8 @@ class ViT(nn.Module):
         return tuple(getattr(self, name)(self.pre_logits(view)) for name, view in views)
 
     def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, classes)
-        return torch.stack(self.logits(self.features(images, keep))).mean(dim=0)
+        seen = self.config.read_out if self.config.pool.kind == "class" else None  # other tokens no classifier looks at
+        return torch.stack(self.logits(self.features(images, keep, first=seen))).mean(dim=0)
 
     def grid_of(self, images: Tensor) -> tuple[int, int]:
         """How many patches the images have: (down, across). Any size will do that is a whole number of patches."""

@@ -66,11 +66,11 @@ def make_optimizers(model: ViT, train: Train) -> Optimizers:
     groups = _groups(everything, decaying, share, asked.learning_rate, asked.weight_decay)
     match asked:
         case AdamW(betas=betas):
-            return Optimizers(torch.optim.AdamW(groups, betas=betas))
+            return Optimizers(torch.optim.AdamW(groups, betas=betas, fused=True))
         case Adam(betas=betas):
-            return Optimizers(torch.optim.Adam(groups, betas=betas))
+            return Optimizers(torch.optim.Adam(groups, betas=betas, fused=True))
         case SGD(momentum=momentum):
-            return Optimizers(torch.optim.SGD(groups, momentum=momentum))
+            return Optimizers(torch.optim.SGD(groups, momentum=momentum, fused=True))
 
 
 def _muon(model: ViT, asked: Muon, share: dict[int, float]) -> Optimizers:
@@ -81,7 +81,7 @@ def _muon(model: ViT, asked: Muon, share: dict[int, float]) -> Optimizers:
     muon = _groups(matrices, matrices, share, asked.learning_rate, asked.weight_decay)
     adamw = _groups(others, layer_weights(model), share, asked.adamw_learning_rate, asked.adamw_weight_decay)
     return Optimizers(
-        MuonOptimizer(muon, three_in_one, asked.momentum), torch.optim.AdamW(adamw, betas=asked.adamw_betas)
+        MuonOptimizer(muon, three_in_one, asked.momentum), torch.optim.AdamW(adamw, betas=asked.adamw_betas, fused=True)
     )
 
 
