@@ -47,7 +47,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
         },
         "positions": positions,
         "stem": {
-            "kind": draw(st.sampled_from(["linear", "conv"])),
+            "kind": draw(st.sampled_from(["linear", "conv", "whitened"])),
             "bias": draw(st.booleans()),
             "channels": draw(st.sampled_from([3, 48])),
         },
@@ -151,6 +151,12 @@ positions = "sincos-2d"
 stem = "conv"
 mlp = "gelu-tanh"
 pool = {kind = "mean", norm = "after"}
+
+[whitened]
+tokens = "none"
+stem = "whitened"
+pool = "mean"
+attention = {kind = "softmax", bias = true, qk_norm = true}
 
 [waves]
 positions = "sincos-1d"

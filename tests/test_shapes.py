@@ -22,7 +22,7 @@ CONFIGS = [
 
 def compare_with_torchs_own_count(config: ViTConfig) -> None:
     with torch.device("meta"):
-        model = ViT(config)
+        model = ViT(config).eval()
         images = torch.empty(1, config.channels, *config.height_width)
     with FlopCounterMode(display=False) as counter:
         model.logits(model.features(images))  # of all tokens
@@ -39,7 +39,7 @@ def test_parameters_and_operations_equal_torchs_own_count(config: ViTConfig) -> 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_shapes_are_those_of_the_running_model(config: ViTConfig) -> None:
     with torch.device("meta"):
-        model = ViT(config)
+        model = ViT(config).eval()
         images = torch.empty(1, config.channels, *config.height_width)
     seen: dict[str, tuple[torch.Size, torch.Size]] = {}
     for name, module in model.named_modules():

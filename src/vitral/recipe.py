@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictInt, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
 from vitral.data.config import Data
 from vitral.errors import RecipeError
@@ -91,6 +91,7 @@ class Train(Settings):
     """The table `[train]` of a recipe."""
 
     seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="the one number behind all that is random")
+    baseline: StrictBool = Field(default=False, description="first see how far simple methods come, to compare with")
     epochs: StrictInt = Field(default=10, ge=1, description="times through the training pictures")
     budget: str = Field(
         default="none", description="instead: a time such as 90s, 10m or 2h, all included, or a number such as 500steps"
@@ -127,6 +128,12 @@ class Train(Settings):
         default="stop", description="what to do when the loss is no number: stop, or leave that step out"
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="auto: the best that is there")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto", description="of products in training; auto: bfloat16 where that is faster, by measuring"
+    )
+    compile: Literal["auto", "yes", "no"] = Field(
+        default="auto", description="torch.compile; auto: where a long training is faster with it, by measuring"
+    )
     regularise: Regularise = Regularise()
 
 
@@ -164,6 +171,10 @@ class Recipe(Settings):
         repeats, batch = self.data.augment.repeats, self.train.batch_size
         if batch % repeats:
             raise ValueError(f"data.augment.repeats is {repeats}, and does not divide train.batch_size, {batch}.")
+        if self.train.compile == "yes" and (self.train.patches.kind, self.train.image_size.kind) != ("fixed", "fixed"):
+            raise ValueError(
+                "train.compile is yes, and train.patches or train.image_size rises: each size would be compiled anew."
+            )
         if self.data.sampling == "balanced" and self.train.class_weights == "balanced":
             raise ValueError("data.sampling and train.class_weights are both balanced: one of them is enough.")
         return self

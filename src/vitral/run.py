@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 RECIPE, RECORD, WEIGHTS, METRICS = "recipe.toml", "run.json", "model.safetensors", "metrics.jsonl"
 SPLIT, LEFT_OUT, EVALUATION, CHECKPOINTS, LOCK = "split.csv", "left-out.csv", "evaluation.json", "checkpoints", ".lock"
+BASELINE = "baseline.json"
 
 
 class Told(BaseModel):
@@ -51,6 +52,7 @@ class Choices(Told):
     device: str
     precision: str
     threads: int
+    compiled: bool = False
 
 
 class DataIdentity(Told):
@@ -193,6 +195,12 @@ class Run:
         return _read_json(path) if path.is_file() else None
 
     @property
+    def baseline(self) -> dict[str, Any] | None:
+        """What baseline.json says, if simple methods were tried."""
+        path = self.folder / BASELINE
+        return _read_json(path) if path.is_file() else None
+
+    @property
     def split(self) -> list[tuple[str, str, str]]:
         """(sample, label, split) of every picture."""
         path = self.folder / SPLIT
@@ -263,8 +271,14 @@ class Run:
         return self.folder / CHECKPOINTS
 
     def write_evaluation(self, values: Mapping[str, Any]) -> None:
+        self._write_json(EVALUATION, values)
+
+    def write_baseline(self, values: Mapping[str, Any]) -> None:
+        self._write_json(BASELINE, values)
+
+    def _write_json(self, name: str, values: Mapping[str, Any]) -> None:
         with self.writing():
-            write_whole(self.folder / EVALUATION, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+            write_whole(self.folder / name, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -42,19 +42,19 @@ def command(
     """Train a model, measure it on pictures it has never seen, and draw what it learnt.
 
     RECIPE is a name (`vitral ls`), a TOML file (`vitral show digits > mine.toml`) or a recipe in a Python file
-    (mine.py:flowers). Any setting of it can be changed:
+    (mine.py:flowers). Any setting of it can be changed. For a folder of pictures (or a zip, a table, a named set) a
+    recipe is chosen:
 
     \b
+        vitral train my-pictures train.budget=10m
         vitral train digits train.epochs=5 train.seed=3 --out runs/x
         vitral train --out runs/x --resume      goes on after a stop, to the bit as if there had been none
     """
-    from vitral.recipes import find_recipe
-
     if recipe and "=" in recipe:
         settings, recipe = (recipe, *settings), None
     if recipe is None and (settings or not resume):
         raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
-    asked = find_recipe(recipe).changed(settings_of(settings)) if recipe else None
+    asked = _asked(recipe).changed(settings_of(settings)) if recipe else None
     # Loading torch takes a second or two; a mistake in the recipe has been told by now.
     if seeds is None:
         _train(asked, out, resume, save_every)
@@ -73,6 +73,20 @@ def command(
     spread = f"{mean(found):.2%} ± {stdev(found):.2%}"
     told = ", ".join(f"{accuracy:.2%}" for accuracy in found)
     console.print(f"Test accuracy {spread} (mean ± sd of {seeds} seeds: {told})", style="bold")
+
+
+def _asked(name: str) -> "Recipe":
+    """A recipe by its name; for pictures, one is chosen, and why is told."""
+    from vitral.recipes import choose, find_recipe, has_pictures
+
+    if not has_pictures(name):
+        return find_recipe(name)
+    chosen = choose(name)
+    for why in chosen.why:
+        console.print(printable(why))
+    console.print(f"To change any of that: vitral show {printable(name)} > mine.toml", soft_wrap=True)
+    console.print()
+    return chosen.recipe
 
 
 def _train(asked: "Recipe | None", out: Path | None, resume: bool, save_every: float) -> "Evaluation":
@@ -174,6 +188,7 @@ class Progress:
             self.packing = self.bar.add_task("", total=event.total, speed="")
             self.bar.start()
         what = "another process packs these pictures" if event.waiting else "packing pictures, once"
+        what = what if event.done < event.total else "getting ready"
         self.bar.update(self.packing, completed=event.done, description=what, speed=self._speed(self.packing, 1))
 
     def _begin(self, event: "Started") -> None:
@@ -189,12 +204,17 @@ class Progress:
             console.print(printable(note))
         if event.step:
             console.print(f"Goes on after step {event.step:,}.")
-        console.print(f"Device {choices.device}, {cores}, precision {choices.precision}.")
+        compiled = ", compiled" if choices.compiled else ""
+        console.print(f"Device {choices.device}, {cores}, precision {choices.precision}{compiled}.")
         console.print(
             f"{printable(index.source)}: {counts['train']:,} pictures to learn from, "
             f"{counts['validation']:,} to validate, {counts['test']:,} to test; {len(index.class_names)} classes."
         )
         console.print(repr(plan.learner.model))
+        if told := event.run.baseline:
+            score = told["validation_accuracy"]
+            known = "" if score is None else f": {score:.1%} of the validation pictures"
+            console.print(f"To compare with, {told['method']}{known}.")
         epochs = f"{self.epochs:.3g} epoch{'s' if self.epochs > 1 else ''}"
         console.print(f"{event.steps:,} steps in {epochs}, into {event.run.folder}")
         console.print(f"Expected to take about {duration(event.expected)}, with {_memory()} of memory.\n")

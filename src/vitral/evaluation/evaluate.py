@@ -12,6 +12,7 @@ from vitral.data.sources import Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import DataError, RecipeError
 from vitral.evaluation.answers import Answers, answers
+from vitral.evaluation.baseline import Baseline, Beside, beside
 from vitral.recipe import Recipe
 from vitral.run import Run
 from vitral.settings import FORMAT
@@ -55,6 +56,14 @@ class Evaluation:
         right = int(np.sum(self.answers.predicted == self.answers.labels.numpy()))
         interval = binomtest(right, self.pictures).proportion_ci(confidence_level=0.95, method="wilson")
         return float(interval.low), float(interval.high)
+
+    @property
+    def beside(self) -> Beside | None:
+        """The model beside the simple methods that were tried first, if they were."""
+        if (told := self.run.baseline) is None:
+            return None
+        right = self.answers.predicted == self.answers.labels.numpy()
+        return beside(Baseline.read(told), [self.pack.index.samples[number] for number in self.numbers], right)
 
     @property
     def confusion(self) -> NDArray[np.int64]:

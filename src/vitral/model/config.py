@@ -43,10 +43,11 @@ class Positions(Part):
 
 
 class Stem(Part):
-    """How a patch becomes a token. `linear`: one matrix; `conv`: 3×3 convolutions of stride 2, then one matrix."""
+    """How a patch becomes a token. `linear`: one matrix; `conv`: 3×3 convolutions of stride 2, then one matrix;
+    `whitened`: a first layer measured on the training pictures, then 3×3 convolutions with pools."""
 
-    kind: Literal["linear", "conv"] = "linear"
-    bias: StrictBool = Field(default=True, description="of the matrix")
+    kind: Literal["linear", "conv", "whitened"] = "linear"
+    bias: StrictBool = Field(default=True, description="of the matrix; with whitened, of the convolutions")
     channels: StrictInt = Field(default=48, ge=1, le=4096, description="of the convolutions")
 
     @model_validator(mode="after")
@@ -120,7 +121,7 @@ class ViTConfig(Settings):
     positions: Positions = Field(
         default=Positions(), description="learned, learned-2d, relative, sincos-1d, sincos-2d or none"
     )
-    stem: Stem = Field(default=Stem(), description="linear or conv")
+    stem: Stem = Field(default=Stem(), description="linear, conv or whitened")
     attention: Attend = Field(default=Attend(), description="softmax; bias = true, qk_norm = false")
     mlp: Mlp = Field(default=Mlp(), description="gelu, gelu-tanh, gelu-quick or swiglu; ratio = 4.0")
     blocks: Blocks = Field(default=Blocks(), description="pre-norm; norm_eps, first_norm, layer_scale, init_std")
@@ -214,8 +215,10 @@ class ViTConfig(Settings):
         multiple = {"learned-2d": 2, "sincos-1d": 2, "sincos-2d": 4}.get(positions, 1)
         if self.width % multiple:
             raise ValueError(f"model.positions {positions} needs a model.width that {multiple} divides.")
-        if self.stem.kind == "conv" and (self.patch_size & (self.patch_size - 1) or self.patch_size == 1):
-            raise ValueError(f"model.stem conv needs a model.patch_size that is a power of 2, not {self.patch_size}.")
+        if self.stem.kind != "linear" and (self.patch_size & (self.patch_size - 1) or self.patch_size == 1):
+            raise ValueError(
+                f"model.stem {self.stem.kind} needs a model.patch_size that is a power of 2, not {self.patch_size}."
+            )
         if self.head.kind == "none" and self.classes:
             raise ValueError("model.head none has no classes: set model.classes=0.")
 

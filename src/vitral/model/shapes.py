@@ -86,6 +86,9 @@ def _steps(config: ViTConfig) -> Iterator[ShapeRow]:
 def _stem(config: ViTConfig, N: int) -> Iterator[ShapeRow]:
     (height, width), C, D, P = config.height_width, config.channels, config.width, config.patch_size
     takes: Shape = (C, height, width)
+    if config.stem.kind == "whitened":
+        yield from _whitened(config)
+        return
     if config.stem.kind == "conv":
         for step in range(P.bit_length() - 1):
             # A convolution of stride 2 gives half the pixels, rounded up.
@@ -98,6 +101,22 @@ def _stem(config: ViTConfig, N: int) -> Iterator[ShapeRow]:
     values = P * P * takes[0]
     parameters = _linear(values, D, config.stem.bias)
     yield ShapeRow("patch_embed", "cut into patches, each times E", takes, (N, D), parameters, 2 * N * values * D)
+
+
+def _whitened(config: ViTConfig) -> Iterator[ShapeRow]:
+    (height, width), values = config.height_width, 4 * config.channels
+    takes, gives = (config.channels, height, width), (2 * values, height, width)
+    yield ShapeRow("whiten", "measured: principal components", takes, gives, 0, 2 * values * gives[0] * height * width)
+    halvings = config.patch_size.bit_length() - 1
+    for step in range(halvings):
+        takes, channels = gives, config.width if step == halvings - 1 else config.stem.channels
+        gives = (channels, takes[1] // 2, takes[2] // 2)
+        weights = 9 * takes[0] * channels
+        parameters = weights + channels * config.stem.bias + 2 * channels
+        flops = 2 * weights * takes[1] * takes[2]
+        yield ShapeRow(f"convs.{4 * step}", "3×3, pool, BatchNorm, GELU", takes, gives, parameters, flops)
+    N = gives[1] * gives[2]
+    yield ShapeRow("patch_embed", "a pixel is a patch now", gives, (N, config.width), 0, 0)
 
 
 def _position_parameters(config: ViTConfig, N: int) -> int:

@@ -1,6 +1,8 @@
 """How an image becomes a token a patch: one class for each word that `stem` can be in a config."""
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import conv2d, gelu, pad
 
 from vitral.errors import RecipeError
 from vitral.model.config import ViTConfig
@@ -38,6 +40,45 @@ class Conv(nn.Module):
         return self.proj(self.convs(images)).flatten(2).transpose(1, 2)
 
 
+class Whitened(nn.Module):
+    """A first layer that is measured instead of learned, then 3×3 convolutions, each with a pool that halves the image.
+
+    The first layer takes 2×2 pixels apart into their principal components, all made equally large: neighbours on a
+    photograph are nearly the same, and what tells them apart would else be learned last. Components come with both
+    signs, for a GELU keeps one only. (Jordan 2024, "94 % on CIFAR-10 in 3.29 seconds", where this is the largest gain.)
+    """
+
+    whiten: Tensor  # (8C, C, 2, 2)
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        _channels_known(config)
+        values = 4 * config.channels
+        self.register_buffer("whiten", torch.eye(values).view(values, -1, 2, 2).repeat(2, 1, 1, 1))
+        self.whiten[values:] *= -1
+        halvings = config.patch_size.bit_length() - 1
+        sizes = [2 * values, *[config.stem.channels] * (halvings - 1), config.width]
+        self.convs = nn.Sequential()
+        for takes, gives in zip(sizes, sizes[1:], strict=False):
+            self.convs.append(nn.Conv2d(takes, gives, kernel_size=3, padding=1, bias=config.stem.bias))
+            self.convs.append(nn.MaxPool2d(2))
+            self.convs.append(nn.BatchNorm2d(gives))
+            self.convs.append(nn.GELU("tanh"))
+
+    @torch.no_grad()
+    def measure(self, images: Tensor) -> None:  # (B, C, H, W)
+        """Find the principal components of 2×2 pixels in these images, as the model will see them."""
+        pixels = images.unfold(2, 2, 1).unfold(3, 2, 1)  # (B, C, H − 1, W − 1, 2, 2)
+        values = pixels.permute(0, 2, 3, 1, 4, 5).flatten(0, 2).flatten(1).double()  # (n, 4C)
+        sizes, components = torch.linalg.eigh(values.T @ values / len(values))  # a column each
+        whitened = (components / (sizes + 5e-4).sqrt()).T.reshape(-1, *self.whiten.shape[1:])
+        self.whiten.copy_(torch.cat([whitened, -whitened]))
+
+    def forward(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, N, D)
+        apart = gelu(conv2d(pad(images, (0, 1, 0, 1)), self.whiten), approximate="tanh")  # (B, 8C, H, W)
+        return self.convs(apart).flatten(2).transpose(1, 2)
+
+
 def _channels_known(config: ViTConfig) -> None:
     if config.channels == 0:
         raise RecipeError(
@@ -46,4 +87,4 @@ def _channels_known(config: ViTConfig) -> None:
         )
 
 
-STEMS: dict[str, type[Linear] | type[Conv]] = {"linear": Linear, "conv": Conv}
+STEMS: dict[str, type[Linear] | type[Conv] | type[Whitened]] = {"linear": Linear, "conv": Conv, "whitened": Whitened}

@@ -6,9 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from traceback import extract_tb
 
+from vitral.data.sources.named import NAMED
 from vitral.errors import RecipeError
 from vitral.recipe import Recipe
+from vitral.recipes.choose import choose
+from vitral.recipes.cifar10 import cifar10
 from vitral.recipes.digits import digits
+from vitral.recipes.mnist import mnist
 from vitral.recipes.paper import ABOUT, PAPER
 from vitral.recipes.tutorial_cifar10_a import tutorial_cifar10_a
 from vitral.recipes.tutorial_cifar10_b import tutorial_cifar10_b
@@ -18,6 +22,8 @@ from vitral.settings import unknown
 
 RECIPES: Mapping[str, Recipe] = {
     "digits": digits,
+    "mnist": mnist,
+    "cifar10": cifar10,
     "tutorial-mnist": tutorial_mnist,
     "tutorial-cifar10-a": tutorial_cifar10_a,
     "tutorial-cifar10-b": tutorial_cifar10_b,
@@ -25,7 +31,7 @@ RECIPES: Mapping[str, Recipe] = {
     **PAPER,
 }
 
-__all__ = ["RECIPES", "about", "digits", "find_recipe"]
+__all__ = ["RECIPES", "about", "choose", "digits", "find_recipe", "has_pictures"]
 
 
 def about(name: str) -> str:
@@ -40,7 +46,7 @@ def about(name: str) -> str:
 
 
 def find_recipe(name: str) -> Recipe:
-    """A recipe by its name, from a TOML file, or from a Python file: `mine.py:flowers`.
+    """A recipe by its name, from a TOML file, or from a Python file: `mine.py:flowers`; for pictures, one is chosen.
 
     >>> find_recipe("digits").data.source
     'digits'
@@ -52,12 +58,15 @@ def find_recipe(name: str) -> Recipe:
     path, _, inside = (name + ":" if name.endswith(".py") else name).rpartition(":")
     if path.endswith(".py"):
         return _from_python(path, inside)
-    if Path(name).exists():
-        raise RecipeError(
-            f"{name} is neither a recipe nor a TOML file. "
-            f"For pictures name a recipe first: vitral train digits data.source={name}"
-        )
+    if has_pictures(name):
+        return choose(name).recipe
     raise RecipeError(unknown(name, list(RECIPES), "recipe"))
+
+
+def has_pictures(name: str) -> bool:
+    """Whether this is no recipe but something to learn from: a named set, a folder, a table, an archive."""
+    is_recipe = name in RECIPES or name.endswith((".toml", ".py")) or ".py:" in name
+    return not is_recipe and (name in NAMED or Path(name).exists())
 
 
 def _from_python(path: str, name: str) -> Recipe:

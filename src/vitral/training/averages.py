@@ -22,3 +22,5 @@ class Average:
             # The average is short at first, so that a short run does not end as it began.
             decay = min(self.decay, (1 + step) / (10 + step))
             torch._foreach_lerp_(list(self.model.parameters()), list(self.trained.parameters()), 1 - decay)
+            for ours, theirs in zip(self.model.buffers(), self.trained.buffers(), strict=True):
+                ours.copy_(theirs)  # averages already, of a BatchNorm

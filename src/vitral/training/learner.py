@@ -1,7 +1,8 @@
 """What learns: the model, its average and its optimizers; one step of it; and all that an exact resume needs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 
 import numpy as np
 import torch
@@ -27,6 +28,18 @@ class Learner:
         self.optimizers = make_optimizers(model, train)
         self.best: dict[str, Tensor] = {}  # the weights of the best epoch, where `choose` asks for them
         self.device = next(model.parameters()).device
+        self.use(precision="float32", compiled=False)
+
+    def use(self, precision: str, compiled: bool) -> None:
+        """How to compute from now on."""
+        self.precision, self.compiled = precision, compiled
+        self.forward: Callable[..., Tensor] = torch.compile(self.model, dynamic=False) if compiled else self.model
+
+    def copy(self) -> "Learner":
+        """One to try something out with. It begins anew, from the same weights."""
+        copied = Learner(deepcopy(self.model), self.train, self.class_weights)
+        copied.use(self.precision, self.compiled)
+        return copied
 
     def gradients(self, step: int, batch: Batch, progress: float) -> tuple[Tensor, Tensor]:
         """The loss of a batch and the share that was right, both (); the gradients are in the model.
@@ -41,8 +54,9 @@ class Learner:
                 continue
             images = self._sized(batch.images[rows].to(self.device), progress)
             keep = self._kept(images, batch.samples[rows], step, progress)
-            with _reseeded(self.train, step, part):
-                logits = self.model(images, keep)
+            autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
+            with _reseeded(self.train, step, part), autocast:
+                logits = self.forward(images, keep).to(images.dtype)
             mean = cross_entropy(
                 logits,
                 batch.targets[rows].to(self.device),

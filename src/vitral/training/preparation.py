@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import datetime
 
+import numpy as np
 import torch
 
 from vitral.data.batches import Batches, class_weights
@@ -15,6 +16,7 @@ from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import DataError, RecipeError
 from vitral.model.config import ViTConfig
+from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
 from vitral.recipe import Recipe, parse_budget
 from vitral.run import Choices, DataIdentity, Machine, Record
@@ -33,7 +35,7 @@ class Plan:
     learner: Learner
     steps: int  # by epochs or by budget; a budget of time is measured later
 
-    def record(self, started_at: datetime) -> Record:
+    def record(self, started_at: datetime, choices: Choices) -> Record:
         """What run.json says at the start."""
         return Record(
             version=__version__,
@@ -46,11 +48,7 @@ class Plan:
                 python=platform.python_version(),
                 torch=torch.__version__,
             ),
-            choices=Choices(
-                device=self.learner.device.type,
-                precision=str(next(self.learner.model.parameters()).dtype).removeprefix("torch."),
-                threads=torch.get_num_threads(),
-            ),
+            choices=choices,
             data=DataIdentity(
                 source=self.pack.index.source,
                 sha256=self.pack.sha256,
@@ -71,7 +69,9 @@ def prepare(recipe: Recipe) -> Generator[Progress, None, Plan]:
     # The caller's random numbers stay as they were.
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
-        model = ViT(config, recipe.train.regularise).to(device)
+        model = ViT(config, recipe.train.regularise)
+        _show(model, packed, preprocess)
+        model.to(device)
     batches = Batches(
         packed,
         preprocess,
@@ -159,6 +159,17 @@ def _measured(preprocess: Preprocess, recipe: Recipe, pack: Pack) -> Preprocess:
                 "give one a channel, or auto."
             )
     return preprocess.model_copy(update={"mean": mean, "std": std})
+
+
+def _show(model: ViT, pack: Pack, preprocess: Preprocess) -> None:
+    """Some training pictures to a model that wants to see them before the first step."""
+    if not isinstance(model.patch_embed, Whitened):
+        return
+    height, width = preprocess.image_size
+    train = pack.of("train")
+    some = np.unique(np.linspace(0, len(train) - 1, max(1, 5_000_000 // (height * width))).astype(int))
+    images = preprocess.normalise(torch.from_numpy(preprocess.centre(pack.images[train[some]])))
+    model.patch_embed.measure(images.to(model.patch_embed.whiten.dtype))
 
 
 def choose_device(asked: str) -> torch.device:

@@ -8,15 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, get_num_threads
 
 from vitral.data.batches import Batch
 from vitral.errors import RecipeError, RunError
 from vitral.evaluation.answers import answers
+from vitral.evaluation.baseline import baseline
 from vitral.recipe import Recipe, parse_budget
 from vitral.run import Record, Run, free_folder
-from vitral.training.budget import CORRECTED_AT, PROBE, Steps, correct, mean_cost, plan_steps, seconds_a_step
+from vitral.training.budget import CORRECTED_AT, Steps, correct, mean_cost, plan_steps, seconds_a_step
 from vitral.training.checkpoint import Progress, read_checkpoint, write_checkpoint
+from vitral.training.choosing import choose
 from vitral.training.preparation import Plan
 from vitral.training.schedules import learning_rate_share
 from vitral.weights.own import Weights
@@ -89,16 +91,21 @@ class Sitting:
     @classmethod
     def begin(cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, began: float) -> "Sitting":
         """Make the run folder, or bring everything to where the last checkpoint was."""
-        record = plan.record(datetime.now(UTC))
         if earlier is None:
             run, lock = Run.reserve(out or free_folder(recipe.data.source))
+            choices, per_step = choose(recipe.train, plan)
+            record = plan.record(datetime.now(UTC), choices)
             run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
             run.cut_back(0)
-            per_step = _measured(recipe, plan)
+            if recipe.train.baseline:
+                run.write_baseline(baseline(plan.pack).write())
             progress = Progress(planned=_planned(recipe, plan, began, per_step))
             return cls(run, plan, recipe, record, progress, (), lock, began, per_step)
         lock = earlier.lock()
         before = earlier.record
+        now = {"device": plan.learner.device.type, "threads": get_num_threads()}
+        record = plan.record(datetime.now(UTC), before.choices.model_copy(update=now))
+        plan.learner.use(record.choices.precision, record.choices.compiled)
         if before.data.sha256 != record.data.sha256:
             raise RunError(
                 f"The pictures of {recipe.data.source} are not those that {earlier.folder} was begun with: they, their "
@@ -110,7 +117,7 @@ class Sitting:
             progress, tensors, damaged = found
             plan.learner.restore(tensors)
             notes += damaged
-        per_step = _measured(recipe, plan)
+        per_step = seconds_a_step(plan)
         progress.planned = progress.planned or _planned(recipe, plan, began, per_step)
         notes += earlier.cut_back(progress.metrics)
         plan_then = {"planned": progress.corrected, "corrected_at": progress.corrected_at}
@@ -285,11 +292,6 @@ class Sitting:
             lines.append({"event": "epoch", **figures})
         self.progress.metrics = self.run.append_metrics(lines)
         self.progress.losses, self.progress.right = [], []
-
-
-def _measured(recipe: Recipe, plan: Plan) -> float:
-    seconds, _ = parse_budget(recipe.train.budget)
-    return seconds_a_step(plan, PROBE * seconds if seconds else 1.0)
 
 
 def _planned(recipe: Recipe, plan: Plan, began: float, per_step: float) -> int:

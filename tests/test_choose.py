@@ -1,0 +1,156 @@
+"""`vitral train FOLDER`: a recipe is chosen, a baseline is measured first, and the verdict is honest."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from conftest import quick_digits
+from test_cli import vitral
+from vitral import Recipe, Run, train
+from vitral.data.config import Data
+from vitral.data.pack import Pack, pack
+from vitral.data.preprocess import Preprocess
+from vitral.data.sources import open_source
+from vitral.evaluation.baseline import FEW, Baseline, Beside, baseline, beside
+from vitral.evaluation.evaluate import evaluate
+from vitral.recipes import choose, find_recipe, has_pictures
+
+
+def folder_of(tmp_path: Path, each: int, size: tuple[int, int], mode: str = "RGB", classes: int = 3) -> Path:
+    """Pictures of noise, brighter from class to class."""
+    random = np.random.default_rng(0)
+    for label in range(classes):
+        (tmp_path / f"class-{label}").mkdir(parents=True)
+        for number in range(each):
+            shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])
+            pixels = random.integers(0, 150, shape) + 50 * label
+            Image.fromarray(pixels.astype(np.uint8), mode).save(tmp_path / f"class-{label}" / f"{number}.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "image_size", "patch_size"),
+    [
+        ((8, 8), "L", 8, 2),
+        ((28, 28), "L", 28, 4),
+        ((33, 60), "RGB", 32, 4),
+        ((1, 1), "RGB", 8, 2),
+        ((60, 200), "RGB", 64, 8),
+    ],
+)
+def test_the_size_of_pictures_decides_what_the_model_looks_at(
+    tmp_path: Path, size: tuple[int, int], mode: str, image_size: int, patch_size: int
+) -> None:
+    chosen = choose(str(folder_of(tmp_path / "pictures", 4, size, mode)))
+    model = chosen.recipe.model
+    assert (model.image_size, model.patch_size) == (image_size, patch_size)
+    assert f"about {min(size)} pixels" in chosen.why[0]
+    assert f"{image_size} × {image_size}" in chosen.why[0] and f"patches of {patch_size}" in chosen.why[0]
+    assert chosen.recipe.data.augment.flip == ("none" if mode == "L" else chosen.recipe.data.augment.flip)
+    assert chosen.recipe.train.baseline
+
+
+def test_how_many_there_are_decides_the_time_and_the_batch(tmp_path: Path) -> None:
+    few = choose(str(folder_of(tmp_path / "few", 4, (8, 8))))  # 12 pictures, of which some are held out
+    assert few.recipe.train.budget == "30s" and few.recipe.train.batch_size == 2
+    more = choose("digits")
+    assert more.recipe.train.budget == "5m" and more.recipe.train.batch_size == 128
+    assert "5m" in more.why[2] and "128 a step" in more.why[2]
+
+
+def test_what_has_pictures_is_told_from_recipes(tmp_path: Path) -> None:
+    pictures = folder_of(tmp_path / "pictures", 2, (8, 8))
+    (tmp_path / "mine.toml").write_text(quick_digits().to_toml())
+    assert has_pictures(str(pictures)) and has_pictures("ants-bees")
+    assert not has_pictures("digits") and not has_pictures("cifar10") and not has_pictures("no-such-name")
+    assert not has_pictures(str(tmp_path / "mine.toml")) and not has_pictures("mine.py:flowers")
+    assert find_recipe(str(pictures)) == choose(str(pictures)).recipe
+
+
+def test_what_was_chosen_can_be_written_and_changed(tmp_path: Path) -> None:
+    pictures = folder_of(tmp_path / "pictures", 4, (8, 8))
+    shown = vitral("show", pictures)
+    assert shown.returncode == 0
+    assert Recipe.from_toml(shown.stdout) == choose(str(pictures)).recipe
+
+
+def packed(source: str, tmp_path: Path, side: int) -> Pack:
+    preprocess = Preprocess(image_size=(side, side), channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
+    return pack(open_source(Data(source=source)), preprocess, tmp_path / "packs")
+
+
+@pytest.mark.parametrize("side", [8, 48])
+def test_simple_methods_learn_what_is_simple(tmp_path: Path, side: int) -> None:
+    pictures = packed(str(folder_of(tmp_path / "pictures", 20, (side, side))), tmp_path, side)
+    found = baseline(pictures)
+    assert found.test_accuracy == 1.0 and found.validation_accuracy == 1.0  # brightness tells the classes apart
+    assert sorted(found.right) == sorted(pictures.index.samples[number] for number in pictures.of("test"))
+    assert Baseline.read(found.write()) == found
+    assert baseline(pictures) == found  # the same each time
+
+
+def test_simple_methods_on_digits_are_as_good_as_scikit_learn_says(tmp_path: Path) -> None:
+    """Reference: nearest neighbours have about 98 % of these digits (scikit-learn's own examples: 0.97 to 0.99)."""
+    preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
+    found = baseline(pack(open_source(Data(source="digits")), preprocess, tmp_path))
+    assert found.method == "nearest neighbours on 32-pixel copies"
+    assert 0.96 < found.test_accuracy <= 1.0
+
+
+def beside_of(gained: int, lost: int, pictures: int = 200) -> Beside:
+    return Beside("logistic regression on 32-pixel copies", pictures, 0.5, gained, lost)
+
+
+def test_a_verdict_asks_whether_luck_explains_it() -> None:
+    """Reference: McNemar's exact test, two-sided, from the binomial distribution with one half."""
+    assert beside_of(10, 2).by_luck == pytest.approx(2 * sum((66, 12, 1)) / 2**12)
+    assert beside_of(0, 0).by_luck == 1.0
+    assert "The model is better: right on 30 where that is wrong, wrong on 5" in beside_of(30, 5).verdict
+    for close in (beside_of(12, 10), beside_of(5, 30), beside_of(0, 0)):
+        assert "cannot be trusted" in close.verdict
+    assert "says little: do not trust" in beside_of(20, 0, pictures=FEW - 1).verdict
+
+
+def test_right_and_wrong_are_paired_by_picture() -> None:
+    told = Baseline("nearest neighbours", None, 0.5, {"a": True, "b": True, "c": False, "d": False})
+    both = beside(told, ["d", "c", "b", "a"], np.array([True, True, False, True]))
+    assert (both.gained, both.lost, both.pictures) == (2, 1, 4)
+
+
+def test_the_baseline_stands_beside_the_result(tmp_path: Path) -> None:
+    run = train(quick_digits().changed({"train.baseline": True}), out=tmp_path / "run")
+    told = run.baseline
+    assert told is not None and told["validation_accuracy"] > 0.9
+    evaluation = evaluate(run)
+    assert evaluation.beside is not None and evaluation.beside.pictures == evaluation.pictures
+    gained, lost = evaluation.beside.gained, evaluation.beside.lost
+    difference = evaluation.accuracy - told["test_accuracy"]
+    assert difference == pytest.approx((gained - lost) / evaluation.pictures)
+    assert evaluate(train(quick_digits(), out=tmp_path / "plain")).beside is None
+
+
+def test_a_folder_of_twelve_pictures_is_trained_and_not_believed(tmp_path: Path) -> None:
+    pictures = folder_of(tmp_path / "pictures", 4, (40, 40))
+    told = vitral("train", pictures, "train.budget=3s", "--out", tmp_path / "run")
+    assert told.returncode == 0, told.stderr
+    assert "Pictures of about 40 pixels" in told.stdout
+    assert f"vitral show {pictures} > mine.toml" in told.stdout
+    assert "To compare with, " in told.stdout
+    assert "do not trust the model before more are there" in " ".join(told.stdout.split())
+    assert Run.load(tmp_path / "run").record.state == "finished"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ants-bees", "food", "imagenette-mini"])
+def test_real_photographs_beat_the_baseline_or_are_not_trusted(
+    name: str, tmp_path: Path, large_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(large_data / name, tmp_path / name)
+    run = train(find_recipe(str(tmp_path / name)).changed({"train.budget": "40s"}), out=tmp_path / "run")
+    found = evaluate(run).beside
+    assert found is not None
+    better = found.gained > found.lost and found.by_luck < 0.05
+    assert better != ("not" in found.verdict)

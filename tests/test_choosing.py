@@ -1,0 +1,112 @@
+"""Precision and compiling: by measuring, recorded, used again."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import quick_digits
+from test_budget import plan
+from vitral import RecipeError, Run, train
+from vitral.recipe import Rising, Train
+from vitral.training import choosing
+from vitral.training.choosing import choose
+from vitral.training.preparation import Plan
+
+# torch's compiler uses what torch itself has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+
+def measured_as(plain: float, short: float = 9.0, compiled: float = 9.0) -> Callable[[Plan, float], float]:
+    """A stand-in for the clock: seconds a step, by how the learner computes."""
+
+    def measure(plan: Plan, most: float) -> float:
+        learner = plan.learner
+        return compiled if learner.compiled else short if learner.precision == "bfloat16" else plain
+
+    return measure
+
+
+@pytest.mark.parametrize(
+    ("train", "measure", "chosen"),
+    [
+        (Train(), measured_as(1.0), ("float32", False)),
+        (Train(precision="bfloat16"), measured_as(1.0), ("bfloat16", False)),
+        (Train(compile="yes"), measured_as(1.0), ("float32", True)),
+        (Train(budget="1h"), measured_as(1.0, compiled=0.5), ("float32", True)),
+        (Train(budget="1h"), measured_as(1.0, compiled=0.95), ("float32", False)),
+        (Train(budget="1h", compile="no"), measured_as(1.0, compiled=0.5), ("float32", False)),
+        (Train(budget="10m"), measured_as(1.0, compiled=0.5), ("float32", False)),
+        (Train(budget="1h", patches=Rising()), measured_as(1.0, compiled=0.5), ("float32", False)),
+    ],
+)
+def test_what_is_faster_is_taken_where_it_can_pay(
+    monkeypatch: pytest.MonkeyPatch, train: Train, measure: Callable[[Plan, float], float], chosen: tuple[str, bool]
+) -> None:
+    monkeypatch.setattr(choosing, "_bfloat16_is_no_emulation", lambda device: False)  # of this machine
+    made = plan()
+    choices, seconds = choose(train, made, measure)
+    assert (choices.precision, choices.compiled) == chosen
+    assert (made.learner.precision, made.learner.compiled) == chosen
+    assert seconds == measure(made, 1.0)
+
+
+@pytest.mark.parametrize(("short", "chosen"), [(0.5, "bfloat16"), (0.95, "float32"), (2.0, "float32")])
+def test_where_short_numbers_are_no_emulation_a_step_with_them_is_tried(
+    monkeypatch: pytest.MonkeyPatch, short: float, chosen: str
+) -> None:
+    monkeypatch.setattr(choosing, "_bfloat16_is_no_emulation", lambda device: True)
+    choices, seconds = choose(Train(), plan(), measured_as(1.0, short=short))
+    assert (choices.precision, seconds) == (chosen, short if chosen == "bfloat16" else 1.0)
+
+
+def test_a_compiler_that_fails_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "_bfloat16_is_no_emulation", lambda device: False)
+
+    def measure(plan: Plan, most: float) -> float:
+        if plan.learner.compiled:
+            raise RuntimeError("no compiler is installed")
+        return 1.0
+
+    choices, seconds = choose(Train(budget="1h"), plan(), measure)
+    assert (choices.compiled, seconds) == (False, 1.0)
+
+
+def test_what_was_chosen_is_recorded_and_used_again(tmp_path: Path) -> None:
+    """Short numbers, asked for: the weights stay in float32, and a run that goes on computes as it began."""
+    asked = quick_digits().changed({"train.precision": "bfloat16", "train.epochs": 2})
+    whole = train(asked, out=tmp_path / "whole")
+    assert whole.record.choices.precision == "bfloat16"
+    model = whole.weights().model
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    exact = train(quick_digits().changed({"train.precision": "float32", "train.epochs": 2}), out=tmp_path / "exact")
+    assert exact.record.weights != whole.record.weights  # it does make a difference
+
+    # As if `auto` had found bfloat16 on the day that it began, before the first checkpoint.
+    record = json.loads((tmp_path / "exact" / "run.json").read_text())
+    record.update(state="running", weights=None)
+    record["choices"]["precision"] = "bfloat16"
+    (tmp_path / "exact" / "run.json").write_text(json.dumps(record))
+    for checkpoint in (tmp_path / "exact" / "checkpoints").iterdir():
+        checkpoint.unlink()
+    again = train(out=tmp_path / "exact", resume=True)
+    assert again.record.weights == whole.record.weights
+
+
+def test_compiling_does_not_go_with_sizes_that_change() -> None:
+    with pytest.raises(RecipeError, match="each size would be compiled anew"):
+        quick_digits().changed({"train.compile": "yes", "train.patches": "rising"})
+
+
+@pytest.mark.slow
+def test_a_compiled_training_learns_the_same(tmp_path: Path) -> None:
+    runs = {
+        word: train(quick_digits().changed({"train.compile": word, "train.epochs": 1}), out=tmp_path / word)
+        for word in ("yes", "no")
+    }
+    assert runs["yes"].record.choices.compiled
+    first, second = (Run.load(tmp_path / word).weights().model.state_dict() for word in ("yes", "no"))
+    for name, tensor in first.items():
+        torch.testing.assert_close(tensor, second[name], rtol=0, atol=1e-3)
