@@ -16,7 +16,8 @@ from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
 from vitral.evaluation.baseline import FEW, Baseline, Beside, baseline, beside
 from vitral.evaluation.evaluate import evaluate
-from vitral.recipes import choose, find_recipe, has_pictures
+from vitral.recipes import find_recipe, has_pictures
+from vitral.recipes.choose import choose
 
 
 def folder_of(tmp_path: Path, each: int, size: tuple[int, int], mode: str = "RGB", classes: int = 3) -> Path:

@@ -77,10 +77,12 @@ def command(
 
 def _asked(name: str) -> "Recipe":
     """A recipe by its name; for pictures, one is chosen, and why is told."""
-    from vitral.recipes import choose, find_recipe, has_pictures
+    from vitral.recipes import find_recipe, has_pictures
 
     if not has_pictures(name):
         return find_recipe(name)
+    from vitral.recipes.choose import choose
+
     chosen = choose(name)
     for why in chosen.why:
         console.print(printable(why))

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from traceback import extract_tb
 
-from vitral.data.sources.named import NAMED
 from vitral.errors import RecipeError
 from vitral.recipe import Recipe
-from vitral.recipes.choose import choose
 from vitral.recipes.cifar10 import cifar10
 from vitral.recipes.digits import digits
 from vitral.recipes.mnist import mnist
@@ -31,7 +29,7 @@ RECIPES: Mapping[str, Recipe] = {
     **PAPER,
 }
 
-__all__ = ["RECIPES", "about", "choose", "digits", "find_recipe", "has_pictures"]
+__all__ = ["RECIPES", "about", "digits", "find_recipe", "has_pictures"]
 
 
 def about(name: str) -> str:
@@ -59,12 +57,16 @@ def find_recipe(name: str) -> Recipe:
     if path.endswith(".py"):
         return _from_python(path, inside)
     if has_pictures(name):
+        from vitral.recipes.choose import choose
+
         return choose(name).recipe
     raise RecipeError(unknown(name, list(RECIPES), "recipe"))
 
 
 def has_pictures(name: str) -> bool:
     """Whether this is no recipe but something to learn from: a named set, a folder, a table, an archive."""
+    from vitral.data.sources.named import NAMED  # with numpy, which names and files do not need
+
     is_recipe = name in RECIPES or name.endswith((".toml", ".py")) or ".py:" in name
     return not is_recipe and (name in NAMED or Path(name).exists())
 

@@ -3,12 +3,12 @@
 How it was found, and what each part of it is worth: docs/decisions/0009-the-quick-recipes.md.
 """
 
-from vitral.model.config import Attend, Mlp, Pool, Stem, Tokens, ViTConfig
+from vitral.model.config import Attend, Blocks, Mlp, Pool, Stem, Tokens, ViTConfig
 from vitral.recipe import Muon, Rising, Schedule, Train
 
 
 def quick_model(image_size: int, patch_size: int, channels: int = 0, classes: int = 0) -> ViTConfig:
-    """No class token: the mean of few tokens learns sooner. Norms on queries and keys allow a high learning rate."""
+    """No class token: a mean learns sooner. Norms on queries and keys, and branches that start small, bear high rates."""
     return ViTConfig(
         image_size=image_size,
         patch_size=patch_size,
@@ -21,6 +21,7 @@ def quick_model(image_size: int, patch_size: int, channels: int = 0, classes: in
         stem=Stem(kind="whitened"),
         attention=Attend(qk_norm=True),
         mlp=Mlp(kind="gelu-tanh", ratio=2.0),
+        blocks=Blocks(layer_scale=0.1),
         pool=Pool(kind="mean"),
     )
 
