@@ -50,7 +50,7 @@ class SGD(Part):
 
 
 class Muon(Part):
-    """Orthogonalised steps for the matrices of the blocks, AdamW for all else."""
+    """Orthogonalised steps for the matrices of the blocks and the convolutions of a stem, AdamW for all else."""
 
     kind: Literal["muon"] = "muon"
     learning_rate: float = Field(default=0.005, gt=0)

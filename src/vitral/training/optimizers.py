@@ -74,7 +74,8 @@ def make_optimizers(model: ViT, train: Train) -> Optimizers:
 
 
 def _muon(model: ViT, asked: Muon, share: dict[int, float]) -> Optimizers:
-    matrices = layer_weights(model.blocks)
+    convolutions = [layer for name, layer in model.patch_embed.named_children() if name == "convs"]
+    matrices = [weight for module in (model.blocks, *convolutions) for weight in layer_weights(module)]
     ids = {id(matrix) for matrix in matrices}
     others = [parameter for parameter in model.parameters() if id(parameter) not in ids]
     three_in_one = [module.qkv.weight for module in model.modules() if isinstance(module, Attention)]
@@ -146,7 +147,8 @@ class MuonOptimizer(torch.optim.Optimizer):
             momentum.lerp_(parameter.grad, 1 - group["momentum"])
             update = parameter.grad.lerp(momentum, group["momentum"])  # Nesterov: a look ahead
             parts = self.parts.get(id(parameter), 1)
-            for matrix, part in zip(parameter.chunk(parts), update.chunk(parts), strict=True):
+            # A filter of a convolution is a row.
+            for matrix, part in zip(parameter.flatten(1).chunk(parts), update.flatten(1).chunk(parts), strict=True):
                 matrices, updates = alike[matrix.shape]
                 matrices.append(matrix)
                 updates.append(part)
