@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from conftest import quick_digits
 from vitral import Finished, RecipeError, Run, Started, Step, events, train
 from vitral.recipe import Schedule, Train, parse_budget
-from vitral.training.budget import Steps, correct, plan_steps, seconds_a_step
+from vitral.training.budget import Pace, Steps, correct, measure_pace, plan_steps
 from vitral.training.loop import Corrected
 from vitral.training.preparation import Plan, prepare
 from vitral.training.schedules import learning_rate_share
 
 
-def plan() -> Plan:
-    steps = prepare(quick_digits())
+def plan(settings: dict[str, object] | None = None) -> Plan:
+    steps = prepare(quick_digits().changed(settings or {}))
     while True:
         try:
             next(steps)
@@ -57,21 +57,34 @@ def test_the_plan_fits_the_time_by_a_stand_in_clock() -> None:
     made = plan()
     before = {name: tensor.clone() for name, tensor in made.learner.tensors().items()}
     ticks = iter(range(10**9))
-    per_step = seconds_a_step(made, most=5.0, clock=lambda: float(next(ticks)))
-    assert per_step == pytest.approx(1 + 1 / 3 * 359 / 64 / made.batches.steps_per_epoch)
-    steps = plan_steps(made, 10_000.0, spent=100.0, per_step=per_step)
-    assert steps.planned == int(9_700 / per_step)
+    pace = measure_pace(made, most=5.0, clock=lambda: float(next(ticks)))
+    assert pace.first == pace.full == pytest.approx(1 + 1 / 3 * 359 / 64 / made.batches.steps_per_epoch)
+    steps = plan_steps(10_000.0, spent=100.0, pace=pace)
+    assert steps.planned == int(9_700 / pace.mean)
     after = made.learner.tensors()
     assert after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
 
 
 def test_the_correction_is_by_what_steps_really_took() -> None:
-    made, before = plan(), Steps(1000)
+    pace, before = Pace(plan().learner, 1.0, 1.0), Steps(1000)
     # 250 steps took 500 s, and 490 s of 1,000 are left but for the reserve: 240 more fit.
-    after = correct(made, before, 250, seconds=1000.0, spent=500.0, stepping=500.0)
+    after = correct(before, 250, seconds=1000.0, spent=500.0, stepping=500.0, pace=pace)
     assert (after.corrected_at, after.total) == (250, 250 + 240)
-    faster = correct(made, before, 250, seconds=1000.0, spent=250.0, stepping=125.0)
+    faster = correct(before, 250, seconds=1000.0, spent=250.0, stepping=125.0, pace=pace)
     assert faster.total == 250 + 1460
+
+
+def test_early_steps_that_take_less_are_counted_as_measured() -> None:
+    """Half of the patches at first, all after half of the steps; half the patches take 3/4 of the time."""
+    learner = plan({"train.patches": {"kind": "rising", "start": 0.5, "until": 0.5}}).learner
+    pace = Pace(learner, first=3.0, full=4.0)
+    assert [pace.at(progress) for progress in (0.0, 0.25, 0.5, 1.0)] == [3.0, 3.5, 4.0, 4.0]
+    assert pace.mean == pytest.approx(3.75)
+    # If everything takes just as long as was measured, nothing needs correcting.
+    steps = Steps(1000)
+    stepping = sum(pace.at((n - 1) / 1000) for n in range(1, 251))
+    whole = sum(pace.at((n - 1) / 1000) for n in range(1, 1001))
+    assert correct(steps, 250, whole / 0.98, stepping, stepping, pace).total == pytest.approx(1000, abs=1)
 
 
 def test_a_number_of_steps_is_that_many(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from test_budget import plan
 from vitral import RecipeError, Run, train
 from vitral.recipe import Rising, Train
 from vitral.training import choosing
+from vitral.training.budget import Pace
 from vitral.training.choosing import choose
 from vitral.training.preparation import Plan
 
@@ -19,12 +20,13 @@ from vitral.training.preparation import Plan
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
-def measured_as(plain: float, short: float = 9.0, compiled: float = 9.0) -> Callable[[Plan, float], float]:
+def measured_as(plain: float, short: float = 9.0, compiled: float = 9.0) -> Callable[[Plan, float], Pace]:
     """A stand-in for the clock: seconds a step, by how the learner computes."""
 
-    def measure(plan: Plan, most: float) -> float:
+    def measure(plan: Plan, most: float) -> Pace:
         learner = plan.learner
-        return compiled if learner.compiled else short if learner.precision == "bfloat16" else plain
+        seconds = compiled if learner.compiled else short if learner.precision == "bfloat16" else plain
+        return Pace(learner, seconds, seconds)
 
     return measure
 
@@ -43,14 +45,14 @@ def measured_as(plain: float, short: float = 9.0, compiled: float = 9.0) -> Call
     ],
 )
 def test_what_is_faster_is_taken_where_it_can_pay(
-    monkeypatch: pytest.MonkeyPatch, train: Train, measure: Callable[[Plan, float], float], chosen: tuple[str, bool]
+    monkeypatch: pytest.MonkeyPatch, train: Train, measure: Callable[[Plan, float], Pace], chosen: tuple[str, bool]
 ) -> None:
     monkeypatch.setattr(choosing, "_bfloat16_is_no_emulation", lambda device: False)  # of this machine
     made = plan()
-    choices, seconds = choose(train, made, measure)
+    choices, pace = choose(train, made, measure)
     assert (choices.precision, choices.compiled) == chosen
     assert (made.learner.precision, made.learner.compiled) == chosen
-    assert seconds == measure(made, 1.0)
+    assert pace == measure(made, 1.0)
 
 
 @pytest.mark.parametrize(("short", "chosen"), [(0.5, "bfloat16"), (0.95, "float32"), (2.0, "float32")])
@@ -58,20 +60,20 @@ def test_where_short_numbers_are_no_emulation_a_step_with_them_is_tried(
     monkeypatch: pytest.MonkeyPatch, short: float, chosen: str
 ) -> None:
     monkeypatch.setattr(choosing, "_bfloat16_is_no_emulation", lambda device: True)
-    choices, seconds = choose(Train(), plan(), measured_as(1.0, short=short))
-    assert (choices.precision, seconds) == (chosen, short if chosen == "bfloat16" else 1.0)
+    choices, pace = choose(Train(), plan(), measured_as(1.0, short=short))
+    assert (choices.precision, pace.full) == (chosen, short if chosen == "bfloat16" else 1.0)
 
 
 def test_a_compiler_that_fails_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choosing, "_bfloat16_is_no_emulation", lambda device: False)
 
-    def measure(plan: Plan, most: float) -> float:
+    def measure(plan: Plan, most: float) -> Pace:
         if plan.learner.compiled:
             raise RuntimeError("no compiler is installed")
-        return 1.0
+        return Pace(plan.learner, 1.0, 1.0)
 
-    choices, seconds = choose(Train(budget="1h"), plan(), measure)
-    assert (choices.compiled, seconds) == (False, 1.0)
+    choices, pace = choose(Train(budget="1h"), plan(), measure)
+    assert (choices.compiled, pace.full) == (False, 1.0)
 
 
 def test_what_was_chosen_is_recorded_and_used_again(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from vitral import DataError, Preprocess, RecipeError, ViT, ViTConfig
 from vitral.model.config import Regularise
 from vitral.model.positions import RESAMPLE, Learned, sincos_1d, sincos_2d
 from vitral.model.shapes import shapes
+from vitral.model.stems import Whitened
 from vitral.weights.own import Weights, read_weights, write_weights
 
 
@@ -363,3 +364,25 @@ def test_the_model_of_the_cifar_10_tutorial_has_its_number_of_parameters() -> No
 
 def test_the_config_has_few_fields_at_the_top() -> None:
     assert len(ViTConfig.model_fields) <= 16
+
+
+def test_the_whitened_stem_makes_principal_components_equally_large() -> None:
+    """Property: of the pictures that were measured, the first layer's numbers are uncorrelated and of variance 1."""
+    torch.manual_seed(0)
+    config = every_part()["whitened"]
+    smooth = torch.nn.functional.interpolate(torch.randn(50, 3, 4, 4), (16, 16), mode="bicubic")  # neighbours alike
+    images = smooth + 0.2 * torch.randn(50, 3, 16, 16)
+    stem = ViT(config).patch_embed
+    assert isinstance(stem, Whitened)
+    stem.measure(images)
+    seen = torch.nn.functional.conv2d(images, stem.whiten).transpose(0, 1).flatten(1)  # (24, n)
+    plus, minus = seen.chunk(2)
+    assert torch.equal(plus, -minus)
+    torch.testing.assert_close(plus @ plus.T / plus.shape[1], torch.eye(12), rtol=0, atol=0.02)
+
+
+def test_a_black_picture_can_be_whitened() -> None:
+    stem = ViT(every_part()["whitened"]).patch_embed
+    assert isinstance(stem, Whitened)
+    stem.measure(torch.zeros(2, 3, 16, 16))
+    assert stem.whiten.isfinite().all()

@@ -66,6 +66,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(everything(), out=tmp_path_factory.mktemp("whole") / "run")
 
 
+def test_a_stem_that_remembers_what_it_saw_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    """BatchNorm's running means are no parameters, and neither is what the first layer measured."""
+    recipe = quick_digits().changed({"model.stem": "whitened", "train.ema": 0.9})
+    whole = train(recipe, out=tmp_path / "whole")
+    happening = events(recipe, out=tmp_path / "run")
+    for event in happening:
+        if isinstance(event, Step) and event.step == 7:
+            break
+    happening.close()
+    assert_same(train(out=tmp_path / "run", resume=True), whole)
+
+
 def stopped(folder: Path, *, after: int, save_every: float = 1e9, clean: bool = True) -> Path:
     """A run that was closed after so many steps; or, if not clean, that has its last checkpoint and nothing later."""
     happening = events(everything(), out=folder, save_every=save_every)

@@ -23,7 +23,7 @@ from vitral import (
     events,
     train,
 )
-from vitral.model.config import Mlp
+from vitral.model.config import Mlp, Stem
 from vitral.recipe import AdamW, Muon, Schedule, Train
 from vitral.training.averages import Average
 from vitral.training.optimizers import make_optimizers, orthogonalised
@@ -208,6 +208,24 @@ def test_muon_takes_q_k_and_v_apart_and_batches_what_is_alike() -> None:
             parts = update.chunk(3) if name.endswith("qkv.weight") else [update]
             steps = [orthogonalised(part[None])[0] * max(1, part.shape[0] / part.shape[1]) ** 0.5 for part in parts]
             torch.testing.assert_close(parameter.detach(), old * 0.95 - 0.1 * torch.cat(steps))
+
+
+def test_muon_takes_the_filters_of_a_stem_as_rows_and_leaves_a_linear_stem_to_adamw() -> None:
+    for stem, there in ((Stem(kind="whitened"), {"convs.0.weight", "convs.4.weight"}), (Stem(), set())):
+        model = ViT(TINY.model_copy(update={"stem": stem, "patch_size": 4}))
+        muon, _ = make_optimizers(model, Train(optimizer=Muon())).optimizers
+        held = {id(parameter) for group in muon.param_groups for parameter in group["params"]}
+        assert {name for name, parameter in model.patch_embed.named_parameters() if id(parameter) in held} == there
+    model = ViT(TINY.model_copy(update={"stem": Stem(kind="whitened"), "patch_size": 4})).double()
+    filters = model.patch_embed.get_parameter("convs.4.weight")
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    old = filters.detach().clone()
+    assert filters.grad is not None
+    update = filters.grad.lerp(0.1 * filters.grad, 0.9).flatten(1)
+    make_optimizers(model, Train(optimizer=Muon(learning_rate=0.1, momentum=0.9))).step()
+    scale = max(1, update.shape[0] / update.shape[1]) ** 0.5
+    torch.testing.assert_close(filters.detach(), old - 0.1 * scale * orthogonalised(update[None])[0].view_as(old))
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(weight_decay=1.0), Muon(weight_decay=1.0, adamw_weight_decay=1.0)])

@@ -75,7 +75,9 @@ class Whitened(nn.Module):
         self.whiten.copy_(torch.cat([whitened, -whitened]))
 
     def forward(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, N, D)
-        apart = gelu(conv2d(pad(images, (0, 1, 0, 1)), self.whiten), approximate="tanh")  # (B, 8C, H, W)
+        # A pixel's channels side by side in memory: pools and convolutions are a third faster, and so are small steps.
+        padded = pad(images, (0, 1, 0, 1)).contiguous(memory_format=torch.channels_last)
+        apart = gelu(conv2d(padded, self.whiten), approximate="tanh")  # (B, 8C, H, W)
         return self.convs(apart).flatten(2).transpose(1, 2)
 
 

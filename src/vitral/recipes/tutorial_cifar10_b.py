@@ -5,7 +5,7 @@ Ours: not measured yet. All of train and no validation set, pixels from 0 to 1, 
 """
 
 from vitral.data.config import Data
-from vitral.model.config import Blocks, Pool, ViTConfig
+from vitral.model.config import Blocks, Mlp, Pool, ViTConfig
 from vitral.recipe import AdamW, Recipe, Schedule, Train
 
 tutorial_cifar10_b = Recipe(
@@ -16,7 +16,8 @@ tutorial_cifar10_b = Recipe(
         depth=4,
         heads=4,
         classes=10,
-        blocks=Blocks(norm_eps=1e-5),
+        mlp=Mlp(kind="gelu-tanh"),
+        blocks=Blocks(norm_eps=1e-5, init_std=0.02),
         pool=Pool(norm="none"),
     ),
     data=Data(source="cifar10", mean=(0.0,) * 3, std=(1.0,) * 3),

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from vitral.training.learner import Learner
 from vitral.training.preparation import Plan
 
 RESERVE = 0.02  # of the budget, for writing and for what was not foreseen
@@ -31,45 +32,60 @@ class Steps:
         return self.corrected_at + (step - self.corrected_at) * left
 
 
-def seconds_a_step(plan: Plan, most: float = 1.0, clock: Callable[[], float] = time.perf_counter) -> float:
+@dataclass(frozen=True)
+class Pace:
+    """Seconds a step. Early steps may look at fewer patches, or at smaller pictures, and take less."""
+
+    learner: Learner
+    first: float  # seconds of the first step
+    full: float  # and of one that looks at everything
+
+    def at(self, progress: float) -> float:
+        """In between it follows the number of patches."""
+        least, now = self.learner.patches_seen(0.0), self.learner.patches_seen(progress)
+        return self.full if least == 1 else self.first + (self.full - self.first) * (now - least) / (1 - least)
+
+    @property
+    def mean(self) -> float:
+        """Over a whole training."""
+        return sum(self.at((n + 0.5) / 100) for n in range(100)) / 100
+
+
+def measure_pace(plan: Plan, most: float = 1.0, clock: Callable[[], float] = time.perf_counter) -> Pace:
     """Measured on a copy of the learner, in about so many seconds; its share of the validation is included."""
-    step = _tried(plan, most, clock)
-    validation = step / 3 * len(plan.pack.of("validation")) / plan.batches.batch_size  # forward only: a third
-    return step + validation / plan.batches.steps_per_epoch
+    full = _tried(plan, most, clock, progress=1.0)
+    first = full if plan.learner.patches_seen(0.0) == 1 else _tried(plan, most, clock, progress=0.0)
+    validation = full / 3 * len(plan.pack.of("validation")) / plan.batches.batch_size  # forward only: a third
+    each = validation / plan.batches.steps_per_epoch
+    return Pace(plan.learner, first + each, full + each)
 
 
-def plan_steps(plan: Plan, seconds: float, spent: float, per_step: float) -> Steps:
+def plan_steps(seconds: float, spent: float, pace: Pace) -> Steps:
     """As many steps as fit into the budget, of which some seconds are spent already."""
     left = seconds * (1 - RESERVE) - spent
-    return Steps(max(1, int(left / (per_step * mean_cost(plan)))))
+    return Steps(max(1, int(left / pace.mean)))
 
 
-def mean_cost(plan: Plan) -> float:
-    """Of the steps of a training, as a share of a full step: early ones may be cheaper."""
-    return sum(plan.learner.cost((n + 0.5) / 100) for n in range(100)) / 100
-
-
-def correct(plan: Plan, steps: Steps, step: int, seconds: float, spent: float, stepping: float) -> Steps:
+def correct(steps: Steps, step: int, seconds: float, spent: float, stepping: float, pace: Pace) -> Steps:
     """The plan again, with the time that `step` steps have really taken, validation and all."""
     if steps.planned <= step:
         return steps
-    learner = plan.learner
-    done = sum(learner.cost((n - 1) / steps.planned) for n in range(1, step + 1))
-    ahead = sum(learner.cost((n - 1) / steps.planned) for n in range(step + 1, steps.planned + 1))
+    done = sum(pace.at((n - 1) / steps.planned) for n in range(1, step + 1))
+    ahead = sum(pace.at((n - 1) / steps.planned) for n in range(step + 1, steps.planned + 1))
     wanted = ahead * stepping / done  # seconds that the rest would take
     fitting = (seconds * (1 - RESERVE) - spent) / wanted * (steps.planned - step)
     return Steps(steps.planned, step, step + max(1, int(fitting)))
 
 
-def _tried(plan: Plan, most: float, clock: Callable[[], float]) -> float:
-    """Seconds a step at full cost, of a copy of the learner: the learner itself stays as it is."""
+def _tried(plan: Plan, most: float, clock: Callable[[], float], progress: float) -> float:
+    """Seconds a step, of a copy of the learner: the learner itself stays as it is."""
     learner = plan.learner.copy()
     times: list[float] = []
     stream = plan.batches.starting_at(1)
     try:
         for step, batch in stream:
             began = clock()
-            learner.gradients(step, batch, progress=1.0)
+            learner.gradients(step, batch, progress)
             learner.move(step, 0.0)
             times.append(clock() - began)
             if len(times) >= 20 or sum(times[1:]) > most:  # the first one may take long: compiling, memory

@@ -8,15 +8,15 @@ import torch
 
 from vitral.recipe import Fixed, Train, parse_budget
 from vitral.run import Choices
-from vitral.training.budget import PROBE, mean_cost, seconds_a_step
+from vitral.training.budget import PROBE, Pace, measure_pace
 from vitral.training.preparation import Plan
 
 FASTER = 1.1  # times; for less, neither coarser numbers nor a compiler are worth having
 WORTH_A_TRIAL = 1200.0  # seconds of training: to try the compiler takes about one of its minutes
 
 
-def choose(train: Train, plan: Plan, measure: Callable[[Plan, float], float] = seconds_a_step) -> tuple[Choices, float]:
-    """Set the learner to what is best here; what that is, and the seconds that a step then takes."""
+def choose(train: Train, plan: Plan, measure: Callable[[Plan, float], Pace] = measure_pace) -> tuple[Choices, Pace]:
+    """Set the learner to what is best here; what that is, and how fast it is."""
     learner, budget = plan.learner, parse_budget(train.budget)[0]
     stored = str(next(learner.model.parameters()).dtype).removeprefix("torch.")
     chosen = Choices(
@@ -26,27 +26,27 @@ def choose(train: Train, plan: Plan, measure: Callable[[Plan, float], float] = s
         compiled=train.compile == "yes",
     )
 
-    def tried(**other: Any) -> tuple[Choices, float]:
+    def tried(**other: Any) -> tuple[Choices, Pace]:
         choices = chosen.model_copy(update=other)
         learner.use(choices.precision, choices.compiled)
         return choices, measure(plan, PROBE * budget if budget else 1.0)
 
-    chosen, seconds = tried()
+    chosen, pace = tried()
     if train.precision == "auto" and stored == "float32" and _bfloat16_is_no_emulation(learner.device):
-        chosen, seconds = _faster((chosen, seconds), tried(precision="bfloat16"))
-    expected = budget or seconds * mean_cost(plan) * plan.steps
+        chosen, pace = _faster((chosen, pace), tried(precision="bfloat16"))
+    expected = budget or pace.mean * plan.steps
     steady = isinstance(train.patches, Fixed) and isinstance(train.image_size, Fixed)  # each shape is compiled anew
     if train.compile == "auto" and steady and expected > WORTH_A_TRIAL:
         try:
-            chosen, seconds = _faster((chosen, seconds), tried(compiled=True))
+            chosen, pace = _faster((chosen, pace), tried(compiled=True))
         except Exception:  # whatever a compiler can meet: none is installed, it is too old, it has a bug
             pass
     learner.use(chosen.precision, chosen.compiled)
-    return chosen, seconds
+    return chosen, pace
 
 
-def _faster(plain: tuple[Choices, float], other: tuple[Choices, float]) -> tuple[Choices, float]:
-    return other if plain[1] > FASTER * other[1] else plain
+def _faster(plain: tuple[Choices, Pace], other: tuple[Choices, Pace]) -> tuple[Choices, Pace]:
+    return other if plain[1].mean > FASTER * other[1].mean else plain
 
 
 def _bfloat16_is_no_emulation(device: torch.device) -> bool:

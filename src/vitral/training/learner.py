@@ -78,8 +78,8 @@ class Learner:
         self.optimizers.zero_grad()
         self.average.update(step)
 
-    def cost(self, progress: float) -> float:
-        """Of a step, as a share of a full one: the number of tokens is what counts."""
+    def patches_seen(self, progress: float) -> float:
+        """The share of the patches that is looked at by then."""
         return _share(self.train.patches, progress) * _share(self.train.image_size, progress) ** 2
 
     def remember(self) -> None:

@@ -16,7 +16,7 @@ from vitral.evaluation.answers import answers
 from vitral.evaluation.baseline import baseline
 from vitral.recipe import Recipe, parse_budget
 from vitral.run import Record, Run, free_folder
-from vitral.training.budget import CORRECTED_AT, Steps, correct, mean_cost, plan_steps, seconds_a_step
+from vitral.training.budget import CORRECTED_AT, Pace, Steps, correct, measure_pace, plan_steps
 from vitral.training.checkpoint import Progress, read_checkpoint, write_checkpoint
 from vitral.training.choosing import choose
 from vitral.training.preparation import Plan
@@ -81,7 +81,7 @@ class Sitting:
     notes: tuple[str, ...]
     lock: "BaseFileLock"
     began: float  # by the clock
-    per_step: float  # seconds, as measured before the first
+    pace: Pace  # as measured before the first step
     torn: bool = False  # whether a step is half taken, or an epoch half judged
     saved_at: float = field(default_factory=time.perf_counter)
     ticked_at: float = field(default_factory=time.perf_counter)
@@ -93,14 +93,14 @@ class Sitting:
         """Make the run folder, or bring everything to where the last checkpoint was."""
         if earlier is None:
             run, lock = Run.reserve(out or free_folder(recipe.data.source))
-            choices, per_step = choose(recipe.train, plan)
+            choices, pace = choose(recipe.train, plan)
             record = plan.record(datetime.now(UTC), choices)
             run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
             run.cut_back(0)
             if recipe.train.baseline:
                 run.write_baseline(baseline(plan.pack).write())
-            progress = Progress(planned=_planned(recipe, plan, began, per_step))
-            return cls(run, plan, recipe, record, progress, (), lock, began, per_step)
+            progress = Progress(planned=_planned(recipe, plan, began, pace))
+            return cls(run, plan, recipe, record, progress, (), lock, began, pace)
         lock = earlier.lock()
         before = earlier.record
         now = {"device": plan.learner.device.type, "threads": get_num_threads()}
@@ -117,13 +117,13 @@ class Sitting:
             progress, tensors, damaged = found
             plan.learner.restore(tensors)
             notes += damaged
-        per_step = seconds_a_step(plan)
-        progress.planned = progress.planned or _planned(recipe, plan, began, per_step)
+        pace = measure_pace(plan)
+        progress.planned = progress.planned or _planned(recipe, plan, began, pace)
         notes += earlier.cut_back(progress.metrics)
         plan_then = {"planned": progress.corrected, "corrected_at": progress.corrected_at}
         record = record.model_copy(update={"started_at": before.started_at, **plan_then})
         earlier.write_record(record)
-        return cls(earlier, plan, recipe, record, progress, tuple(notes), lock, began - progress.seconds, per_step)
+        return cls(earlier, plan, recipe, record, progress, tuple(notes), lock, began - progress.seconds, pace)
 
     @property
     def budget(self) -> float:
@@ -148,7 +148,7 @@ class Sitting:
     @property
     def expected(self) -> float:
         """Seconds that the rest will take, by what was measured."""
-        return (self.steps.total - self.progress.step) * self.per_step * mean_cost(self.plan)
+        return (self.steps.total - self.progress.step) * self.pace.mean
 
     def share_done(self, step: int) -> float:
         """0 at the first step, 1 after the last."""
@@ -166,7 +166,7 @@ class Sitting:
     def correct(self) -> int:
         """Look at the plan again; the number of steps that it has now."""
         step = self.progress.step
-        now = correct(self.plan, self.steps, step, self.budget, self.seconds, self.progress.stepping)
+        now = correct(self.steps, step, self.budget, self.seconds, self.progress.stepping, self.pace)
         self.progress.corrected_at, self.progress.corrected = now.corrected_at, now.corrected
         self.record = self.record.model_copy(update={"corrected_at": now.corrected_at, "planned": now.total})
         self.run.write_record(self.record)
@@ -294,9 +294,9 @@ class Sitting:
         self.progress.losses, self.progress.right = [], []
 
 
-def _planned(recipe: Recipe, plan: Plan, began: float, per_step: float) -> int:
+def _planned(recipe: Recipe, plan: Plan, began: float, pace: Pace) -> int:
     seconds, _ = parse_budget(recipe.train.budget)
-    return plan_steps(plan, seconds, time.perf_counter() - began, per_step).planned if seconds else plan.steps
+    return plan_steps(seconds, time.perf_counter() - began, pace).planned if seconds else plan.steps
 
 
 def _run_away(step: int, where: str = "") -> RunError:
