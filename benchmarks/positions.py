@@ -47,6 +47,8 @@ def recipe(kind: str, seed: int, steps: int) -> Recipe:
         train=Train(
             seed=seed,
             budget=f"{steps}steps",
+            precision="float32",
+            compile="no",
             batch_size=128,
             optimizer=AdamW(learning_rate=1e-3),
             schedule=Schedule(kind="cosine"),

@@ -71,7 +71,7 @@ def theirs(images: Tensor, labels: Tensor) -> tuple[Run, int]:
     ids = {id(weight) for weight in weights}
     others = [parameter for parameter in model.parameters() if id(parameter) not in ids]
     groups = [{"params": weights, "weight_decay": ADAMW.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=ADAMW.learning_rate, betas=ADAMW.betas)
+    optimizer = torch.optim.AdamW(groups, lr=ADAMW.learning_rate, betas=ADAMW.betas, fused=True)
 
     def run(steps: int) -> None:
         for _ in range(steps):

@@ -44,7 +44,7 @@ def photos(**how: Any) -> Batches:
 def take(batches: Batches, first: int, count: int) -> list[Batch]:
     stream = batches.starting_at(first)
     found = [next(stream)[1] for _ in range(count)]
-    stream.close()  # type: ignore[attr-defined]
+    stream.close()
     return found
 
 

@@ -13,18 +13,8 @@ from vitral import Finished, RecipeError, Run, Started, Step, events, train
 from vitral.recipe import Schedule, Train, parse_budget
 from vitral.training.budget import Pace, Steps, correct, measure_pace, plan_steps
 from vitral.training.loop import Corrected
-from vitral.training.preparation import Plan, prepare
+from vitral.training.preparation import prepared
 from vitral.training.schedules import learning_rate_share
-
-
-def plan(settings: dict[str, object] | None = None) -> Plan:
-    steps = prepare(quick_digits().changed(settings or {}))
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            made: Plan = end.value
-            return made
 
 
 @pytest.mark.parametrize(
@@ -54,7 +44,7 @@ def test_after_a_correction_schedules_end_where_they_would_have(planned: int, sh
 
 def test_the_plan_fits_the_time_by_a_stand_in_clock() -> None:
     """A clock that moves a second whenever it is looked at: a step takes one, whatever the machine."""
-    made = plan()
+    made = prepared(quick_digits())
     before = {name: tensor.clone() for name, tensor in made.learner.tensors().items()}
     ticks = iter(range(10**9))
     pace = measure_pace(made, most=5.0, clock=lambda: float(next(ticks)))
@@ -66,7 +56,7 @@ def test_the_plan_fits_the_time_by_a_stand_in_clock() -> None:
 
 
 def test_the_correction_is_by_what_steps_really_took() -> None:
-    pace, before = Pace(plan().learner, 1.0, 1.0), Steps(1000)
+    pace, before = Pace(prepared(quick_digits()).learner, 1.0, 1.0), Steps(1000)
     # 250 steps took 500 s, and 490 s of 1,000 are left but for the reserve: 240 more fit.
     after = correct(before, 250, seconds=1000.0, spent=500.0, stepping=500.0, pace=pace)
     assert (after.corrected_at, after.total) == (250, 250 + 240)
@@ -76,7 +66,9 @@ def test_the_correction_is_by_what_steps_really_took() -> None:
 
 def test_early_steps_that_take_less_are_counted_as_measured() -> None:
     """Half of the patches at first, all after half of the steps; half the patches take 3/4 of the time."""
-    learner = plan({"train.patches": {"kind": "rising", "start": 0.5, "until": 0.5}}).learner
+    learner = prepared(
+        quick_digits().changed({"train.patches": {"kind": "rising", "start": 0.5, "until": 0.5}})
+    ).learner
     pace = Pace(learner, first=3.0, full=4.0)
     assert [pace.at(progress) for progress in (0.0, 0.25, 0.5, 1.0)] == [3.0, 3.5, 4.0, 4.0]
     assert pace.mean == pytest.approx(3.75)

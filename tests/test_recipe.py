@@ -136,7 +136,7 @@ def test_a_wrong_file_is_named(tmp_path: Path, text: str, sentence: str) -> None
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:
-    with pytest.raises(RecipeError, match="There is no recipe digts. Did you mean digits?"):
+    with pytest.raises(RecipeError, match="There is no recipe or folder digts. Did you mean digits?"):
         find_recipe("digts")
     with pytest.raises(RecipeError, match="cannot be read as a recipe"):
         find_recipe("missing.toml")

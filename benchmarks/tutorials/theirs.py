@@ -20,10 +20,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from vitral.data.batches import Batch, in_order
-from vitral.recipe import Recipe
 from vitral.recipes import find_recipe
 from vitral.training.learner import Learner
-from vitral.training.preparation import Plan, prepare
+from vitral.training.preparation import Plan, prepared
 
 TELL_EVERY = 10.0  # seconds
 
@@ -202,15 +201,6 @@ def accuracy(model: nn.Module, plan: Plan, batches: int | None) -> float:
     right = [model(batch.images.to(plan.learner.device)).argmax(dim=1).cpu() == batch.labels for batch in tested]
     model.train()
     return 100 * float(torch.cat(right).float().mean())
-
-
-def prepared(recipe: Recipe) -> Plan:
-    preparing = prepare(recipe)
-    while True:
-        try:
-            next(preparing)
-        except StopIteration as end:
-            return end.value
 
 
 def compare(name: str, epochs: int, seed: int, steps: int | None) -> None:

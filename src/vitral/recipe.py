@@ -13,6 +13,13 @@ from vitral.errors import RecipeError
 from vitral.model.config import Regularise, ViTConfig
 from vitral.settings import FORMAT, Part, Settings, as_table, check_format, names, unknown
 
+
+def _with_a_unit(budget: Any) -> Any:
+    if isinstance(budget, int | float):
+        raise ValueError(f"train.budget is {budget}: of what? Write such as {budget}s, {budget}m or {budget}steps.")
+    return budget
+
+
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -93,7 +100,7 @@ class Train(Settings):
     seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="the one number behind all that is random")
     baseline: StrictBool = Field(default=False, description="first see how far simple methods come, to compare with")
     epochs: StrictInt = Field(default=10, ge=1, description="times through the training pictures")
-    budget: str = Field(
+    budget: Annotated[str, BeforeValidator(_with_a_unit)] = Field(
         default="none", description="instead: a time such as 90s, 10m or 2h, all included, or a number such as 500steps"
     )
     batch_size: StrictInt = Field(default=64, ge=1, description="pictures a step")
@@ -180,8 +187,10 @@ class Recipe(Settings):
         return self
 
     def changed(self, settings: Mapping[str, Any]) -> "Recipe":
-        """The same with some settings changed, by their dotted names."""
+        """The same with some settings changed, by their dotted names. Who asks for epochs does not want the budget."""
         values = self.write()
+        if "train.epochs" in settings:
+            settings = {"train.budget": "none", **settings}
         for name, value in settings.items():
             _set(values, name, value)
         return Recipe.read(values)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -34,6 +34,9 @@ class Told(BaseModel):
     """A table of a record: unknown names are passed over, since a later version may tell more."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+AnyTold = TypeVar("AnyTold", bound=Told)
 
 
 class Machine(Told):
@@ -87,6 +90,16 @@ class Record(Told):
     weights: WeightsIdentity | None = None
 
 
+class Baseline(Told):
+    """`baseline.json`: how far a simple method came."""
+
+    format: int = FORMAT
+    method: str
+    validation_accuracy: float | None  # None: there are no validation pictures; then it is logistic regression
+    test_accuracy: float | None
+    right: dict[str, bool]  # test picture → whether its answer was right
+
+
 @dataclass(frozen=True)
 class Run:
     """A run folder.
@@ -129,7 +142,10 @@ class Run:
         with self.writing():
             there = list(self.folder.iterdir()) if self.folder.exists() else []
         if any(path.name not in begun and path.suffix != ".part" for path in there):
-            raise RunError(f"{self.folder} is not empty, and nothing is overwritten. Choose another place with --out.")
+            choose = "Go on there with --resume, or choose" if self.is_run(self.folder) else "Choose"
+            raise RunError(
+                f"{self.folder} is not empty, and nothing is overwritten. {choose} another place with --out."
+            )
 
     def lock(self) -> "BaseFileLock":
         """One training at a time: the lock of the system, which goes with the process that has it."""
@@ -167,14 +183,7 @@ class Run:
     @property
     def record(self) -> Record:
         """What happened."""
-        path = self.folder / RECORD
-        values = _read_json(path)
-        check_format(values.get("format"), str(path), RunError)
-        try:
-            return Record.model_validate(values)
-        except ValidationError as error:
-            where = ".".join(map(str, error.errors()[0]["loc"]))
-            raise RunError(f"{path} is damaged: {where} is missing or wrong.") from None
+        return _told(Record, self.folder / RECORD)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -195,10 +204,10 @@ class Run:
         return _read_json(path) if path.is_file() else None
 
     @property
-    def baseline(self) -> dict[str, Any] | None:
+    def baseline(self) -> Baseline | None:
         """What baseline.json says, if simple methods were tried."""
         path = self.folder / BASELINE
-        return _read_json(path) if path.is_file() else None
+        return _told(Baseline, path) if path.is_file() else None
 
     @property
     def split(self) -> list[tuple[str, str, str]]:
@@ -273,8 +282,8 @@ class Run:
     def write_evaluation(self, values: Mapping[str, Any]) -> None:
         self._write_json(EVALUATION, values)
 
-    def write_baseline(self, values: Mapping[str, Any]) -> None:
-        self._write_json(BASELINE, values)
+    def write_baseline(self, baseline: Baseline) -> None:
+        self._write_json(BASELINE, baseline.model_dump(mode="json"))
 
     def _write_json(self, name: str, values: Mapping[str, Any]) -> None:
         with self.writing():
@@ -309,6 +318,16 @@ def _as_csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     bare = any("\r" in cell for line in lines for cell in line)  # Python 3.11 would not put it into quotes
     csv.writer(table, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL).writerows(lines)
     return table.getvalue()
+
+
+def _told(kind: type[AnyTold], path: Path) -> AnyTold:
+    values = _read_json(path)
+    check_format(values.get("format"), str(path), RunError)
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise RunError(f"{path} is damaged: {where} is missing or wrong.") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 import os
 import sys
+import time
 from importlib import import_module
 
 import click
+
+STARTED = time.perf_counter()  # of the command: what a budget counts from
 
 # name: what it is for. The file of a command is only loaded when it is called, so that --help is quick.
 COMMANDS = {

@@ -36,7 +36,7 @@ def tell(evaluation: "Evaluation") -> None:
         f"of {evaluation.pictures:,} pictures (95 % interval {low:.1%} to {high:.1%}).",
         style="bold",
     )
-    if evaluation.beside:
-        console.print(evaluation.beside.verdict, style="bold")
     console.print(f"Look at {evaluation.run.folder}/: {', '.join(figures)}", soft_wrap=True)
     console.print(f"Ask it about a picture: vitral predict {evaluation.run.folder} PICTURE", soft_wrap=True)
+    if evaluation.beside:
+        console.print(evaluation.beside.verdict, style="bold")

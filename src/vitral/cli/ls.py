@@ -18,7 +18,8 @@ def command(folder: Path, as_json: bool) -> None:
     from vitral.run import Run
 
     recipes = {name: about(name) for name in RECIPES}
-    runs = [_run(path) for path in sorted(folder.iterdir()) if Run.is_run(path)] if folder.is_dir() else []
+    there = sorted([*folder.glob("*"), *folder.glob("*/seed-*")])
+    runs = [_run(path) for path in there if Run.is_run(path)]
     if as_json:
         click.echo(json.dumps({"recipes": recipes, "runs": runs}))
         return

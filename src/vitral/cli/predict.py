@@ -133,6 +133,7 @@ def _write_csv(path: Path, answers: list[Answer], unsure: float, top: int) -> No
         (label, probability), *rest = answer.prediction.probabilities[:top]
         doubtful = "yes" if probability < unsure else "no"
         ranked = [cell for name, share in rest for cell in (name, f"{share:.6f}")]
+        ranked += [""] * (len(others) - len(ranked))  # fewer classes than were asked for
         writer.writerow([answer.path, label, f"{probability:.6f}", doubtful, "", *ranked])
     try:
         if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced

@@ -1,15 +1,17 @@
 """vitral train RECIPE [key=value …] [--out RUN] [--resume]"""
 
+import shlex
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitral.cli import completion
+from vitral.cli import STARTED, completion
 from vitral.cli.terminal import console, duration, printable, settings_of
 
 if TYPE_CHECKING:
@@ -54,10 +56,10 @@ def command(
         settings, recipe = (recipe, *settings), None
     if recipe is None and (settings or not resume):
         raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
-    asked = _asked(recipe).changed(settings_of(settings)) if recipe else None
+    asked = _asked(recipe, settings_of(settings), out if resume else None) if recipe else None
     # Loading torch takes a second or two; a mistake in the recipe has been told by now.
     if seeds is None:
-        _train(asked, out, resume, save_every)
+        _train(asked, out, resume, save_every, STARTED)
         return
     if asked is None:
         raise click.UsageError("Missing argument 'RECIPE': with --seeds each run needs it.")
@@ -68,31 +70,47 @@ def command(
     for seed in range(asked.train.seed, asked.train.seed + seeds):
         console.print(f"Seed {seed}", style="bold")
         one = asked.changed({"train.seed": seed})
-        found.append(_train(one, folder / f"seed-{seed}", resume, save_every).accuracy)
+        again = shlex.join([str(recipe), *settings, "--seeds", str(seeds), "--out", str(folder), "--resume"])
+        if evaluation := _train(one, folder / f"seed-{seed}", resume, save_every, time.perf_counter(), again):
+            found.append(evaluation)
         console.print()
-    spread = f"{mean(found):.2%} ± {stdev(found):.2%}"
-    told = ", ".join(f"{accuracy:.2%}" for accuracy in found)
+    if len(found) < 2:
+        return
+    accuracies = [evaluation.accuracy for evaluation in found]
+    spread = f"{mean(accuracies):.2%} ± {stdev(accuracies):.2%}"
+    told = ", ".join(f"{accuracy:.2%}" for accuracy in accuracies)
+    steps = [evaluation.run.record.steps for evaluation in found]
+    if len(set(steps)) > 1:
+        counts = ", ".join(f"{count:,}" for count in steps)
+        console.print(f"They took {counts} steps, so not all of the spread comes from the seed.")
     console.print(f"Test accuracy {spread} (mean ± sd of {seeds} seeds: {told})", style="bold")
 
 
-def _asked(name: str) -> "Recipe":
+def _asked(name: str, settings: dict[str, Any], goes_on: Path | None) -> "Recipe":
     """A recipe by its name; for pictures, one is chosen, and why is told."""
+    from vitral.data.sources.named import NAMED
     from vitral.recipes import find_recipe, has_pictures
+    from vitral.run import Run
 
     if not has_pictures(name):
-        return find_recipe(name)
+        return find_recipe(name).changed(settings)
+    if goes_on and Run.is_run(goes_on):  # what was chosen then stands
+        return Run.load(goes_on).recipe.changed({"data.source": name, **settings})
     from vitral.recipes.choose import choose
 
-    chosen = choose(name)
+    chosen = choose(name, settings)
+    if name in NAMED and Path(name).exists():
+        console.print(f"{name} is the named set here; the folder {name} is written ./{name}.")
     for why in chosen.why:
         console.print(printable(why))
-    console.print(f"To change any of that: vitral show {printable(name)} > mine.toml", soft_wrap=True)
-    console.print()
+    console.print(f"To change any of that: vitral show {printable(shlex.quote(name))} > mine.toml\n", soft_wrap=True)
     return chosen.recipe
 
 
-def _train(asked: "Recipe | None", out: Path | None, resume: bool, save_every: float) -> "Evaluation":
-    """One run, from the first line to the last."""
+def _train(
+    asked: "Recipe | None", out: Path | None, resume: bool, save_every: float, began: float, again: str = ""
+) -> "Evaluation | None":
+    """One run, from the first line to the last. Its budget counts from `began`."""
     from vitral.cli.evaluate import tell
     from vitral.evaluation.evaluate import evaluate
     from vitral.training.loop import train
@@ -100,14 +118,18 @@ def _train(asked: "Recipe | None", out: Path | None, resume: bool, save_every: f
     progress = Progress()
     try:
         with _stopping(progress):
-            run = train(asked, out=out, resume=resume, listeners=[progress], save_every=save_every)
+            run = train(asked, out=out, resume=resume, listeners=[progress], save_every=save_every, began=began)
     except KeyboardInterrupt:
         if progress.run:
             console.print(f"What it has learnt so far is in {progress.run.folder}. Go on from here:", soft_wrap=True)
-            console.print(f"    vitral train --out {progress.run.folder} --resume", soft_wrap=True)
+            again = again or f"--out {shlex.quote(str(progress.run.folder))} --resume"
+            console.print(f"    vitral train {again}", soft_wrap=True)
         raise
     finally:
         progress.close()
+    if progress.untested:
+        console.print("There are no test pictures, so nobody knows how good it is. Add some, and train again.")
+        return None
     with console.status("Measuring on the test pictures, drawing …"):
         evaluation = evaluate(run)
     tell(evaluation)
@@ -149,6 +171,7 @@ class Progress:
 
         self.run: Run | None = None
         self.stop = False  # asked for, and done after the next step
+        self.untested = False
         self.bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=32),
@@ -177,7 +200,7 @@ class Progress:
                 self._line(event)
             case Corrected(step=step, before=before, steps=steps):
                 self.bar.update(self.task, total=steps)
-                console.print(f"At step {step:,}, a quarter of the time: {steps:,} steps fit instead of {before:,}.")
+                console.print(f"At step {step:,} of {before:,}, a quarter of the time or more: {steps:,} steps fit.")
             case Finished(seconds=seconds, run=run):
                 self.close()
                 console.print(f"Trained in {seconds:.1f} s: {run.folder}/model.safetensors")
@@ -197,13 +220,17 @@ class Progress:
         plan, choices, index = event.plan, event.choices, event.plan.pack.index
         counts = {split: len(plan.pack.of(split)) for split in ("train", "validation", "test")}
         cores = f"{choices.threads} thread{'s' if choices.threads > 1 else ''}"
-        self.run = event.run
+        self.run, self.untested = event.run, not counts["test"]
         self.epochs, self.batch_size = event.steps / plan.batches.steps_per_epoch, plan.batches.batch_size
         self.validates = plan.validates
         for task in self.bar.task_ids:
             self.bar.remove_task(task)
+        tested = {index.class_names[label] for label in index.labels[plan.pack.of("test")]}
+        unseen = [name for name in index.class_names if name not in tested]
         for note in (*index.notes, *plan.pack.notes, *event.notes):
             console.print(printable(note))
+        if unseen and counts["test"]:
+            console.print(f"No test picture shows {printable(', '.join(unseen[:5]))}: nobody will know about that.")
         if event.step:
             console.print(f"Goes on after step {event.step:,}.")
         compiled = ", compiled" if choices.compiled else ""
@@ -214,22 +241,26 @@ class Progress:
         )
         console.print(repr(plan.learner.model))
         if told := event.run.baseline:
-            score = told["validation_accuracy"]
+            score = told.validation_accuracy
             known = "" if score is None else f": {score:.1%} of the validation pictures"
-            console.print(f"To compare with, {told['method']}{known}.")
+            console.print(f"To compare with, {told.method}{known}.")
         epochs = f"{self.epochs:.3g} epoch{'s' if self.epochs > 1 else ''}"
-        console.print(f"{event.steps:,} steps in {epochs}, into {event.run.folder}")
+        console.print(f"{event.steps:,} step{'s' if event.steps > 1 else ''} in {epochs}, into {event.run.folder}")
         console.print(f"Expected to take about {duration(event.expected)}, with {_memory()} of memory.\n")
         validation = "   validation loss  accuracy" if self.validates else ""
-        console.print(f"epoch   train loss  accuracy{validation}   seconds   waited for pictures", style="bold")
+        console.print(f"epoch   train loss  accuracy{validation}   seconds   waited", style="bold")
         self.task = self.bar.add_task("training", total=event.steps, completed=event.step, speed="")
         self.bar.start()
 
     def _line(self, epoch: "Epoch") -> None:
+        """A line an epoch; where there are many, about thirty in all."""
+        every = -(-int(self.epochs) // 30) or 1
+        if epoch.epoch % every and 1 < epoch.epoch < int(self.epochs):
+            return
         console.print(
             f"{epoch.epoch:>5}   {epoch.train_loss:>10.3f}  {epoch.train_accuracy:>8.1%}"
             + (f"   {epoch.validation_loss:>15.3f}  {epoch.validation_accuracy:>8.1%}" if self.validates else "")
-            + f"   {epoch.seconds:>7.1f}   {epoch.waited:>7.1%}"
+            + f"   {epoch.seconds:>7.1f}   {epoch.waited:>6.1%}"
         )
 
     def _now(self, event: "Step") -> str:

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -64,7 +64,7 @@ class Batches:
         """Pictures that do not fill a batch are left out of the epoch; a set smaller than a batch is one batch."""
         return max(1, len(self.samples) * self.augment.repeats // self.batch_size)
 
-    def starting_at(self, first_step: int) -> Iterator[tuple[int, Batch]]:
+    def starting_at(self, first_step: int) -> Generator[tuple[int, Batch]]:
         """(step, batch) without end, counting from `first_step`; step 1 is the first of all."""
         places = self._places(first_step)
         if not self.workers:

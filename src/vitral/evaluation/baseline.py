@@ -1,7 +1,7 @@
 """How far simple methods come with the same pictures: what a model has to beat to be worth its time."""
 
 import warnings
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -10,36 +10,19 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from vitral.data.pack import Pack
-from vitral.settings import FORMAT
+from vitral.run import Baseline
 
 SIDE = 32  # pixels
-MOST = 5_000  # pictures that are learnt from
+LEARNT, VALIDATED, TESTED = 5_000, 1_000, 2_000  # pictures, at most: it must not eat the budget
+VALUES = 2**26  # in memory, at most
 FEW = 30  # test pictures, below which nothing can be said
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """The better of two simple methods, by validation."""
-
-    method: str
-    validation_accuracy: float | None  # None: there are no validation pictures; then it is logistic regression
-    test_accuracy: float
-    right: dict[str, bool]  # test picture → whether its answer was right
-
-    def write(self) -> dict[str, Any]:
-        """As baseline.json has it."""
-        return {"format": FORMAT, **asdict(self)}
-
-    @classmethod
-    def read(cls, values: dict[str, Any]) -> "Baseline":
-        """What `write` wrote."""
-        return cls(**{field.name: values[field.name] for field in fields(cls)})
-
-
 def baseline(pack: Pack) -> Baseline:
-    """Logistic regression and nearest neighbours, on at most 5,000 pictures of 32 pixels a side."""
-    labels, validation, test = pack.index.labels, pack.of("validation"), pack.of("test")
-    learnt = np.sort(np.random.default_rng(0).permutation(pack.of("train"))[:MOST])
+    """Logistic regression and nearest neighbours on small copies: the better one, by validation."""
+    labels, validation = pack.index.labels, _some(pack, "validation", VALIDATED)
+    learnt, test = _some(pack, "train", LEARNT), _some(pack, "test", TESTED)
+    height, width = _size(pack)
     seen = _pixels(pack, learnt)
     mean = seen.mean(axis=0)
     seen -= mean
@@ -47,14 +30,15 @@ def baseline(pack: Pack) -> Baseline:
     for name, method in _methods(len(learnt)).items():
         with warnings.catch_warnings(action="ignore"):  # not converged: good enough for a baseline
             method.fit(seen, labels[learnt])
-        score = float(_right(method, pack, validation, mean).mean()) if len(validation) else 0.0
+        right = _right(method, pack, validation, mean)
+        score = float(right.mean()) if len(right) else 0.0
         best = max(best, (score, name, method), key=lambda one: one[0])
     score, name, method = best
     right = _right(method, pack, test, mean)
     return Baseline(
-        method=f"{name} on {SIDE}-pixel copies",
+        method=f"{name} on {height} × {width} pixels",
         validation_accuracy=score if len(validation) else None,
-        test_accuracy=float(right.mean()),
+        test_accuracy=float(right.mean()) if len(right) else None,
         right={pack.index.samples[number]: bool(one) for number, one in zip(test, right, strict=True)},
     )
 
@@ -79,29 +63,40 @@ class Beside:
     @property
     def verdict(self) -> str:
         """In a sentence or two, for somebody who wants to know whether to trust the model."""
-        beside = f"{self.method[0].upper()}{self.method[1:]} has {self.accuracy:.1%} of them"
-        compared = f"right on {self.gained:,} where that is wrong, wrong on {self.lost:,} where that is right"
+        told = f"{self.method[0].upper()}{self.method[1:]} has {self.accuracy:.1%}"
+        differ = f"where the two differ, the model is right {self.gained:,} times and that {self.lost:,} times"
+        needs = "It needs more pictures; more time helps only while the validation loss still falls."
         if self.pictures < FEW:
-            return (
-                f"{beside}. On {self.pictures} pictures that says little: do not trust the model before more are there."
-            )
+            few = f"{self.pictures} picture{'s' if self.pictures > 1 else ''}"
+            return f"{told}. On {few} that says little: do not trust the model before there are more."
         if self.by_luck < 0.05 and self.gained > self.lost:
-            return f"{beside}. The model is better: {compared}."
-        return (
-            f"{beside}. The model is not clearly better ({compared}), so it cannot be trusted: "
-            "it needs more pictures, or more time."
-        )
+            return f"{told}. The model is better: {differ}."
+        if self.by_luck < 0.05:
+            return f"{told}. The model is worse, and cannot be trusted: {differ}. {needs}"
+        if self.accuracy > 0.95:
+            return f"{told}. The model is about as good; these pictures are easy."
+        if self.gained > self.lost:
+            return (
+                f"{told}. The model may be better ({differ}), but on {self.pictures:,} pictures that can be luck: "
+                "it cannot be trusted yet. More test pictures would tell."
+            )
+        return f"{told}. The model is no better ({differ}), so it cannot be trusted. {needs}"
+
+    def write(self) -> dict[str, Any]:
+        """As evaluation.json has it."""
+        return {**asdict(self), "by_luck": self.by_luck}
 
 
 def beside(baseline: Baseline, samples: list[str], right: NDArray[np.bool_]) -> Beside:
     """`right`: whether the model's answer was right, for each of the test pictures."""
-    theirs = np.array([baseline.right[sample] for sample in samples])
+    ours = dict(zip(samples, map(bool, right), strict=True))
+    both = [(ours[sample], theirs) for sample, theirs in baseline.right.items()]
     return Beside(
         method=baseline.method,
-        pictures=len(samples),
-        accuracy=baseline.test_accuracy,
-        gained=int((right & ~theirs).sum()),
-        lost=int((~right & theirs).sum()),
+        pictures=len(both),
+        accuracy=baseline.test_accuracy or 0.0,
+        gained=both.count((True, False)),
+        lost=both.count((False, True)),
     )
 
 
@@ -115,22 +110,32 @@ def _methods(pictures: int) -> dict[str, Any]:
     }
 
 
+def _some(pack: Pack, split: str, most: int) -> NDArray[np.int64]:
+    """At most so many pictures of a split, always the same, with at least one of every class that is there."""
+    numbers = np.random.default_rng(0).permutation(pack.of(split))
+    if not len(numbers):
+        return numbers
+    most = min(most, max(1, VALUES // (pack.images.shape[1] * SIDE * SIDE)))
+    _, first = np.unique(pack.index.labels[numbers], return_index=True)
+    return np.unique(np.concatenate([numbers[:most], numbers[first]]))
+
+
 def _right(method: Any, pack: Pack, numbers: NDArray[np.int64], mean: NDArray[np.float32]) -> NDArray[np.bool_]:
-    predicted = [method.predict(_pixels(pack, some) - mean) for some in _blocks(numbers)]
-    return np.concatenate(predicted) == pack.index.labels[numbers]
+    if not len(numbers):
+        return np.zeros(0, np.bool_)
+    return method.predict(_pixels(pack, numbers) - mean) == pack.index.labels[numbers]
 
 
-def _blocks(numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Few enough at a time for any memory."""
-    return [numbers[start : start + 1_000] for start in range(0, len(numbers), 1_000)]
+def _size(pack: Pack) -> tuple[int, int]:
+    """Larger pictures are made smaller, smaller ones stay as they are."""
+    height, width = pack.images.shape[2:]
+    return (SIDE, SIDE) if max(height, width) > SIDE else (height, width)
 
 
-def _pixels(pack: Pack, numbers: NDArray[np.int64]) -> NDArray[np.float32]:  # → (n, C·32·32)
-    """−1 to 1; larger pictures made smaller, smaller ones as they are."""
+def _pixels(pack: Pack, numbers: NDArray[np.int64]) -> NDArray[np.float32]:  # → (n, C·height·width), −1 to 1
     blocks = []
-    for some in _blocks(numbers):
-        images = torch.from_numpy(pack.images[some]).float() / 127.5 - 1  # (n, C, H, W)
-        if max(images.shape[2:]) > SIDE:
-            images = interpolate(images, (SIDE, SIDE), mode="bilinear", antialias=True)
-        blocks.append(images.flatten(1).numpy())
+    for start in range(0, len(numbers), 500):
+        images = torch.from_numpy(pack.images[numbers[start : start + 500]]).float() / 127.5 - 1  # (n, C, H, W)
+        small = interpolate(images, _size(pack), mode="bilinear", antialias=True)
+        blocks.append(small.flatten(1).numpy())
     return np.concatenate(blocks)

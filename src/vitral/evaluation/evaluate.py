@@ -12,7 +12,7 @@ from vitral.data.sources import Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import DataError, RecipeError
 from vitral.evaluation.answers import Answers, answers
-from vitral.evaluation.baseline import Baseline, Beside, beside
+from vitral.evaluation.baseline import Beside, beside
 from vitral.recipe import Recipe
 from vitral.run import Run
 from vitral.settings import FORMAT
@@ -63,7 +63,7 @@ class Evaluation:
         if (told := self.run.baseline) is None:
             return None
         right = self.answers.predicted == self.answers.labels.numpy()
-        return beside(Baseline.read(told), [self.pack.index.samples[number] for number in self.numbers], right)
+        return beside(told, [self.pack.index.samples[number] for number in self.numbers], right)
 
     @property
     def confusion(self) -> NDArray[np.int64]:
@@ -90,6 +90,7 @@ class Evaluation:
                 for i, (name, row) in enumerate(zip(names, confusion, strict=True))
             ],
             "confusion": confusion.tolist(),
+            **({"baseline": self.beside.write()} if self.beside else {}),
             "predictions": [
                 {
                     "sample": sample,

@@ -47,13 +47,15 @@ class Stem(Part):
     `whitened`: a first layer measured on the training pictures, then 3×3 convolutions with pools."""
 
     kind: Literal["linear", "conv", "whitened"] = "linear"
-    bias: StrictBool = Field(default=True, description="of the matrix; with whitened, of the convolutions")
+    bias: StrictBool = Field(default=True, description="of the matrix")
     channels: StrictInt = Field(default=48, ge=1, le=4096, description="of the convolutions")
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.kind == "linear" and self.channels != 48:
             raise ValueError("model.stem linear has no convolutions: channels does not go with it.")
+        if self.kind == "whitened" and not self.bias:
+            raise ValueError("model.stem whitened has no matrix: bias does not go with it.")
         return self
 
 
@@ -169,6 +171,11 @@ class ViTConfig(Settings):
     def read_out(self) -> int:
         """How many tokens are there to be read out: the class token, and the distillation token."""
         return {"class": 1, "distilled": 2, "none": 0}[self.tokens.kind]
+
+    @property
+    def tokens_seen(self) -> int | None:
+        """How many of the first tokens the classifiers look at; None: at all."""
+        return self.read_out if self.pool.kind == "class" else None
 
     @property
     def extra_tokens(self) -> dict[str, int]:

@@ -112,7 +112,7 @@ def _whitened(config: ViTConfig) -> Iterator[ShapeRow]:
         takes, channels = gives, config.width if step == halvings - 1 else config.stem.channels
         gives = (channels, takes[1] // 2, takes[2] // 2)
         weights = 9 * takes[0] * channels
-        parameters = weights + channels * config.stem.bias + 2 * channels
+        parameters = weights + 2 * channels
         flops = 2 * weights * takes[1] * takes[2]
         yield ShapeRow(f"convs.{4 * step}", "3×3, pool, BatchNorm, GELU", takes, gives, parameters, flops)
     N = gives[1] * gives[2]

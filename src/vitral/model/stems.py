@@ -1,5 +1,7 @@
 """How an image becomes a token a patch: one class for each word that `stem` can be in a config."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, gelu, pad
@@ -60,7 +62,7 @@ class Whitened(nn.Module):
         sizes = [2 * values, *[config.stem.channels] * (halvings - 1), config.width]
         self.convs = nn.Sequential()
         for takes, gives in zip(sizes, sizes[1:], strict=False):
-            self.convs.append(nn.Conv2d(takes, gives, kernel_size=3, padding=1, bias=config.stem.bias))
+            self.convs.append(nn.Conv2d(takes, gives, kernel_size=3, padding=1, bias=False))  # BatchNorm has one
             self.convs.append(nn.MaxPool2d(2))
             self.convs.append(nn.BatchNorm2d(gives))
             self.convs.append(nn.GELU("tanh"))
@@ -73,6 +75,20 @@ class Whitened(nn.Module):
         sizes, components = torch.linalg.eigh(values.T @ values / len(values))  # a column each
         whitened = (components / (sizes + 5e-4).sqrt()).T.reshape(-1, *self.whiten.shape[1:])
         self.whiten.copy_(torch.cat([whitened, -whitened]))
+
+    @torch.no_grad()
+    def settle(self, batches: Iterable[Tensor]) -> None:  # each (B, C, H, W)
+        """Measure the means and variances of the BatchNorms anew, as the weights are now."""
+        norms, training = [layer for layer in self.convs if isinstance(layer, nn.BatchNorm2d)], self.training
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain mean over all batches
+        self.train()
+        for images in batches:
+            self(images)
+        self.train(training)
+        for norm in norms:
+            norm.momentum = 0.1
 
     def forward(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, N, D)
         # A pixel's channels side by side in memory: pools and convolutions are a third faster, and so are small steps.

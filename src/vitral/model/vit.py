@@ -164,8 +164,7 @@ class ViT(nn.Module):
         return tuple(getattr(self, name)(self.pre_logits(view)) for name, view in views)
 
     def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, classes)
-        seen = self.config.read_out if self.config.pool.kind == "class" else None  # other tokens no classifier looks at
-        return torch.stack(self.logits(self.features(images, keep, first=seen))).mean(dim=0)
+        return torch.stack(self.logits(self.features(images, keep, self.config.tokens_seen))).mean(dim=0)
 
     def grid_of(self, images: Tensor) -> tuple[int, int]:
         """How many patches the images have: (down, across). Any size will do that is a whole number of patches."""

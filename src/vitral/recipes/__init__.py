@@ -3,6 +3,7 @@
 import runpy
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb
 
@@ -60,7 +61,12 @@ def find_recipe(name: str) -> Recipe:
         from vitral.recipes.choose import choose
 
         return choose(name).recipe
-    raise RecipeError(unknown(name, list(RECIPES), "recipe"))
+    if "/" in name or "\\" in name:
+        raise RecipeError(f"There is no folder or file {name}.")
+    folders = sorted(path.name for path in Path().iterdir() if path.is_dir() and not path.name.startswith("."))
+    if get_close_matches(name, [*RECIPES, *folders]):
+        raise RecipeError(unknown(name, [*RECIPES, *folders], "recipe or folder"))
+    raise RecipeError(f"There is no recipe or folder {name}. `vitral ls` lists the recipes.")
 
 
 def has_pictures(name: str) -> bool:

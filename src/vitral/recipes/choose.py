@@ -1,15 +1,17 @@
-"""A recipe for pictures that nobody has described: chosen by their size, their number and what they show.
+"""A recipe for pictures that nobody has described: chosen by their size, their number and whether they have colours.
 
 Every rule says itself, so that a person can disagree: `vitral show FOLDER > mine.toml` writes what was chosen. What was
-tried to find them is in docs/decisions/0009.
+tried to find them is in docs/decisions/0009-the-quick-recipes.md.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 
-from vitral.data.config import Augment, Data
+from vitral.data.config import Augment
 from vitral.data.decode import describe
 from vitral.data.sources import Index, open_source
 from vitral.errors import DataError
@@ -18,6 +20,8 @@ from vitral.recipes.quick import quick_model, quick_train
 
 LOOKED_AT = 100  # pictures whose size is read
 PHOTOGRAPH = 56  # pixels: from here on pictures are taken to be photographs, and made smaller
+SQUARE = 1.5  # times as long as high, or high as long: up to here the middle square shows enough
+LONGEST = 3  # times
 
 
 @dataclass(frozen=True)
@@ -28,66 +32,79 @@ class Chosen:
     why: tuple[str, ...]
 
 
-def choose(source: str) -> Chosen:
-    """Look at the pictures of a source, and choose.
+def choose(source: str, settings: Mapping[str, Any] | None = None) -> Chosen:
+    """Look at the pictures of a source, and choose what `settings` leave open.
 
-    >>> choose("digits").recipe.model.image_size
+    >>> choose("digits", {"train.budget": "20s"}).recipe.model.image_size
     8
     """
-    index = open_source(Data(source=source))
-    side, count = _side(index), len(index.of("train"))
-    size, patch, sized = _sizes(side)
-    augment, augmented = _augment(index.channels, side, count)
+    given = {"data.source": source, **(settings or {})}
+    about_data = {name: value for name, value in given.items() if name.startswith("data.")}
+    index = open_source(Recipe().changed(about_data).data)
+    count = len(index.of("train"))
+    if not len(index.of("test")):
+        raise DataError(f"{source} has too few pictures: none is left to test with. Give each class at least three.")
+    height, width = _shape(index)
+    size, patch = _sizes(height, width)
+    augment, how = _augment(index.channels, min(height, width))
     budget = "30s" if count < 100 else "2m" if count < 1_000 else "5m" if count < 10_000 else "10m"
     batch = 2 ** int(np.log2(np.clip(count // 4, 2, 128)))
-    recipe = Recipe(
-        model=quick_model(size, patch),
-        data=Data(source=source, jpeg="scaled", augment=augment),
-        train=quick_train(budget, batch, baseline=True),
+    chosen = Recipe(model=quick_model(size, patch), train=quick_train(budget, batch, baseline=True)).changed(
+        {"data.jpeg": "scaled", "data.augment": augment.write()}
     )
-    return Chosen(
-        recipe,
-        (
-            sized,
-            augmented,
-            f"{count:,} pictures to learn from: {batch} a step, for {budget} where train.budget says nothing else.",
-        ),
-    )
+    looked = f"{size} × {size}" if isinstance(size, int) else f"{size[1]} × {size[0]}"
+    reasons: dict[str, str | tuple[str, ...]] = {  # what is said unless a person has decided it
+        f"Pictures of about {width} × {height} pixels: looked at in {looked}, patches of {patch}.": "model.",
+        how: "data.augment",
+        f"{count:,} pictures to learn from: {batch} a step.": "train.batch_size",
+        f"For so many, {budget} (train.budget).": ("train.budget", "train.epochs"),
+    }
+    why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
+    return Chosen(chosen.changed(given), why)
 
 
-def _side(index: Index) -> int:
-    """The shorter side of a picture, in the middle of what some of them have."""
+def _shape(index: Index) -> tuple[int, int]:
+    """Height and width of a picture, in the middle of what some of them have."""
     numbers = np.unique(np.linspace(0, len(index.samples) - 1, LOOKED_AT).astype(int))
-    sides = []
+    shapes = []
     for number in numbers:
         try:
             facts = describe(index.storage.read(int(number)), index.samples[number])
         except DataError:
             continue  # one that cannot be read is told by the packing
-        sides.append(min(facts.width, facts.height))
-    if not sides:
+        turned = facts.orientation > 4  # EXIF: lying on its side
+        shapes.append((facts.width, facts.height) if turned else (facts.height, facts.width))
+    if not shapes:
         raise DataError(f"None of {len(numbers)} pictures of {index.source} that were looked at can be read.")
-    return int(median(sides))
+    heights, widths = zip(*shapes, strict=True)
+    return int(median(heights)), int(median(widths))
 
 
-def _sizes(side: int) -> tuple[int, int, str]:
-    """image_size and patch_size, so that there are about 64 patches; and a sentence."""
-    if side >= PHOTOGRAPH:
-        return 64, 8, f"Pictures of about {side} pixels: photographs, looked at in {64} × {64} pixels, patches of 8."
-    patch = 2 if side < 24 else 4
-    size = max(4, round(side / patch)) * patch
-    return size, patch, f"Pictures of about {side} pixels: looked at in {size} × {size}, patches of {patch}."
+def _sizes(height: int, width: int) -> tuple[int | tuple[int, int], int]:
+    """image_size and patch_size."""
+    short = min(height, width)
+    size, patch = (64, 8) if short >= PHOTOGRAPH else (short, 4) if short >= 24 else (short, 2)
+    if max(height, width) <= SQUARE * short:
+        return _whole(size, patch), patch
+    tall, wide = (size * min(side / short, LONGEST) for side in (height, width))
+    return (_whole(tall, patch), _whole(wide, patch)), patch
 
 
-def _augment(channels: int, side: int, count: int) -> tuple[Augment, str]:
+def _whole(side: float, patch: int) -> int:
+    """The nearest number of whole patches, at least four."""
+    return max(4, round(side / patch)) * patch
+
+
+def _augment(channels: int, short: int) -> tuple[Augment, str]:
     """How pictures are changed; and a sentence."""
-    if side >= PHOTOGRAPH:
+    if short >= PHOTOGRAPH:
         jitter = Augment(crop=0.35, flip="random", brightness=0.3, contrast=0.3, saturation=0.3)
         return jitter, "Photographs: a part of each is looked at, another each time, mirrored, brighter or darker."
     if channels == 3:
-        return Augment(
-            pad=2, flip="alternating", outside="mirror"
-        ), "Small and in colour: moved a little, and mirrored."
+        return (
+            Augment(pad=2, flip="alternating", outside="mirror"),
+            "Small and in colour: moved a little, and mirrored.",
+        )
     return (
         Augment(rotate=10, zoom=0.1, shear=8, shift=0.08),
         "Small, not in colour: turned and moved a little, not mirrored, for they may be signs.",

@@ -7,7 +7,7 @@ from vitral.model.config import Attend, Blocks, Mlp, Pool, Stem, Tokens, ViTConf
 from vitral.recipe import Muon, Rising, Schedule, Train
 
 
-def quick_model(image_size: int, patch_size: int, channels: int = 0, classes: int = 0) -> ViTConfig:
+def quick_model(image_size: int | tuple[int, int], patch_size: int, channels: int = 0, classes: int = 0) -> ViTConfig:
     """No class token: a mean learns sooner. Norms on queries and keys and branches that start small bear high rates."""
     return ViTConfig(
         image_size=image_size,

@@ -45,10 +45,14 @@ class Pace:
         least, now = self.learner.patches_seen(0.0), self.learner.patches_seen(progress)
         return self.full if least == 1 else self.first + (self.full - self.first) * (now - least) / (1 - least)
 
+    def mean_of(self, start: float, end: float) -> float:
+        """Over a part of a training."""
+        return sum(self.at(start + (end - start) * (n + 0.5) / 100) for n in range(100)) / 100
+
     @property
     def mean(self) -> float:
         """Over a whole training."""
-        return sum(self.at((n + 0.5) / 100) for n in range(100)) / 100
+        return self.mean_of(0.0, 1.0)
 
 
 def measure_pace(plan: Plan, most: float = 1.0, clock: Callable[[], float] = time.perf_counter) -> Pace:
@@ -70,8 +74,8 @@ def correct(steps: Steps, step: int, seconds: float, spent: float, stepping: flo
     """The plan again, with the time that `step` steps have really taken, validation and all."""
     if steps.planned <= step:
         return steps
-    done = sum(pace.at((n - 1) / steps.planned) for n in range(1, step + 1))
-    ahead = sum(pace.at((n - 1) / steps.planned) for n in range(step + 1, steps.planned + 1))
+    here = step / steps.planned
+    done, ahead = pace.mean_of(0.0, here) * step, pace.mean_of(here, 1.0) * (steps.planned - step)
     wanted = ahead * stepping / done  # seconds that the rest would take
     fitting = (seconds * (1 - RESERVE) - spent) / wanted * (steps.planned - step)
     return Steps(steps.planned, step, step + max(1, int(fitting)))
@@ -91,6 +95,6 @@ def _tried(plan: Plan, most: float, clock: Callable[[], float], progress: float)
             if len(times) >= 20 or sum(times[1:]) > most:  # the first one may take long: compiling, memory
                 break
     finally:
-        stream.close()  # type: ignore[attr-defined]
+        stream.close()
     warm = sorted(times[2:] or times[-1:])  # the first ones also set things up
     return warm[len(warm) // 2]

@@ -1,8 +1,9 @@
 """What learns: the model, its average and its optimizers; one step of it; and all that an exact resume needs."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from itertools import islice
 
 import numpy as np
 import torch
@@ -11,12 +12,15 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, interpolate
 from torch.nn.utils import clip_grad_norm_
 
-from vitral.data.batches import Batch
+from vitral.data.batches import Batch, Batches
 from vitral.data.randomness import uniform
+from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
 from vitral.recipe import Course, Fixed, Train
 from vitral.training.averages import Average
 from vitral.training.optimizers import make_optimizers
+
+SETTLING = 8  # batches that BatchNorms are measured on in the end
 
 
 class Learner:
@@ -46,6 +50,7 @@ class Learner:
 
         `progress`, 0 to 1, says how far the training is: at first it may look at fewer patches or smaller pictures.
         """
+        self.buffers = [buffer.clone() for buffer in self.model.buffers()]  # as they were: see `forget`
         count, parts = len(batch.labels), self.train.accumulate
         loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         for part in range(parts):
@@ -54,8 +59,8 @@ class Learner:
                 continue
             images = self._sized(batch.images[rows].to(self.device), progress)
             keep = self._kept(images, batch.samples[rows], step, progress)
-            autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bfloat16")
-            with _reseeded(self.train, step, part), autocast:
+            short = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
+            with _reseeded(self.train, step, part), short:
                 logits = self.forward(images, keep).to(images.dtype)
             mean = cross_entropy(
                 logits,
@@ -68,6 +73,21 @@ class Learner:
             loss += mean.detach() * share
             right += (logits.detach().argmax(dim=1) == batch.labels[rows].to(self.device)).sum() / count
         return loss, right
+
+    def forget(self) -> None:
+        """The last gradients, and what a BatchNorm remembers of that batch."""
+        self.optimizers.zero_grad()
+        for buffer, before in zip(self.model.buffers(), self.buffers, strict=True):
+            buffer.copy_(before)
+
+    def settle(self, batches: Batches, after: int) -> None:
+        """Measure what BatchNorms remember anew, for the weights of the result: after few steps, or with averaged
+        weights, it is not what these weights make of the pictures."""
+        stem = self.average.model.patch_embed
+        if isinstance(stem, Whitened):
+            stream = batches.starting_at(after + 1)
+            stem.settle(batch.images.to(self.device) for _, batch in islice(stream, SETTLING))
+            stream.close()
 
     def move(self, step: int, share: float) -> None:
         """The gradients become a step, at this share of the full learning rate."""

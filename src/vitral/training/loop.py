@@ -87,14 +87,16 @@ def train(
     resume: bool = False,
     listeners: Iterable[Listener] = (),
     save_every: float = SAVE_EVERY,
+    began: float | None = None,
 ) -> Run:
     """Train as the recipe asks, and return the run.
 
     `out` is its folder; without it, the next free one in `runs/`. With `resume`, what was begun there goes on, to the
     bit as if it had never stopped, and the recipe may be left out. Checkpoints are written every `save_every` seconds.
+    A budget counts from `began`, by `time.perf_counter`; without it, from now.
     """
     listeners = list(listeners)
-    happening = events(recipe, out=out, resume=resume, save_every=save_every)
+    happening = events(recipe, out=out, resume=resume, save_every=save_every, began=began)
     try:
         for event in happening:
             for listener in listeners:
@@ -111,9 +113,10 @@ def events(
     out: str | Path | None = None,
     resume: bool = False,
     save_every: float = SAVE_EVERY,
+    began: float | None = None,
 ) -> Generator[Event]:
     """Train, and tell: Packing, Started, then Steps with an Epoch or Saved now and then, then Finished."""
-    clock = time.perf_counter()
+    clock = time.perf_counter() if began is None else began
     recipe, earlier = what_to_do(recipe, out, resume)
     if earlier and earlier.record.state == "finished":
         yield Finished(earlier, earlier.record.seconds or 0.0)
@@ -146,8 +149,8 @@ def events(
             yield Step(step, loss, learner.optimizers.rate, batch.waited)
             if sitting.epoch_is_over:
                 yield sitting.epoch_ends()
-            if sitting.due_for_correction:
-                yield Corrected(step, sitting.steps.total, sitting.correct())
+            if sitting.due_for_correction and (before := sitting.steps.total) != (now := sitting.correct()):
+                yield Corrected(step, before, now)
             if sitting.unsaved >= save_every:
                 yield Saved(step, sitting.save())
         finished = True

@@ -18,7 +18,7 @@ from vitral.errors import DataError, RecipeError
 from vitral.model.config import ViTConfig
 from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
-from vitral.recipe import Recipe, parse_budget
+from vitral.recipe import Recipe, Rising, parse_budget
 from vitral.run import Choices, DataIdentity, Machine, Record
 from vitral.training.learner import Learner
 from vitral.version import __version__
@@ -62,6 +62,7 @@ def prepare(recipe: Recipe) -> Generator[Progress, None, Plan]:
     device = choose_device(recipe.train.device)
     index = open_source(recipe.data)
     config = complete(recipe.model, index)
+    _check_smallest(recipe, config)
     unmeasured = preprocess_of(recipe, config)
     packed = yield from packing(index, unmeasured, data_directory(recipe.data.directory))
     _check_classes(packed)
@@ -90,6 +91,17 @@ def prepare(recipe: Recipe) -> Generator[Progress, None, Plan]:
         learner=Learner(model, recipe.train, weights),
         steps=steps,
     )
+
+
+def prepared(recipe: Recipe) -> Plan:
+    """The same, without telling."""
+    steps = prepare(recipe)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            plan: Plan = end.value
+            return plan
 
 
 def complete(config: ViTConfig, index: Index) -> ViTConfig:
@@ -123,6 +135,15 @@ def preprocess_of(recipe: Recipe, config: ViTConfig) -> Preprocess:
         mean=(0.0,) * config.channels,
         std=(1.0,) * config.channels,
     )
+
+
+def _check_smallest(recipe: Recipe, config: ViTConfig) -> None:
+    """BatchNorm compares numbers with each other: one alone it cannot."""
+    course, part = recipe.train.image_size, recipe.train.batch_size // recipe.train.accumulate
+    start = course.start if isinstance(course, Rising) else 1.0
+    patches = [max(1, round(side * start)) for side in config.grid]
+    if config.stem.kind == "whitened" and max(part, 1) * patches[0] * patches[1] < 2:
+        raise RecipeError("model.stem whitened needs more than one patch in a batch: raise train.batch_size.")
 
 
 def _check_classes(pack: Pack) -> None:
@@ -167,7 +188,8 @@ def _show(model: ViT, pack: Pack, preprocess: Preprocess) -> None:
         return
     height, width = preprocess.image_size
     train = pack.of("train")
-    some = np.unique(np.linspace(0, len(train) - 1, max(1, 5_000_000 // (height * width))).astype(int))
+    enough = max(1, 2_000_000 // (preprocess.channels * height * width))  # pictures
+    some = np.unique(np.linspace(0, len(train) - 1, enough).astype(int))
     images = preprocess.normalise(torch.from_numpy(preprocess.centre(pack.images[train[some]])))
     model.patch_embed.measure(images.to(model.patch_embed.whiten.dtype))
 

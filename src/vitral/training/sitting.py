@@ -16,11 +16,11 @@ from vitral.evaluation.answers import answers
 from vitral.evaluation.baseline import baseline
 from vitral.recipe import Recipe, parse_budget
 from vitral.run import Record, Run, free_folder
-from vitral.training.budget import CORRECTED_AT, Pace, Steps, correct, measure_pace, plan_steps
+from vitral.training.budget import CORRECTED_AT, Pace, Steps, correct, plan_steps
 from vitral.training.checkpoint import Progress, read_checkpoint, write_checkpoint
-from vitral.training.choosing import choose
 from vitral.training.preparation import Plan
 from vitral.training.schedules import learning_rate_share
+from vitral.training.speed import find_fastest, set_to
 from vitral.weights.own import Weights
 
 if TYPE_CHECKING:
@@ -87,25 +87,24 @@ class Sitting:
     ticked_at: float = field(default_factory=time.perf_counter)
     epoch_began: float = field(default_factory=time.perf_counter)
     waited: float = 0.0  # seconds, in this epoch
+    waiting_for_first: bool = True  # step of this sitting
 
     @classmethod
     def begin(cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, began: float) -> "Sitting":
         """Make the run folder, or bring everything to where the last checkpoint was."""
         if earlier is None:
             run, lock = Run.reserve(out or free_folder(recipe.data.source))
-            choices, pace = choose(recipe.train, plan)
+            choices, pace = find_fastest(recipe.train, plan)
             record = plan.record(datetime.now(UTC), choices)
             run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
             run.cut_back(0)
-            if recipe.train.baseline:
-                run.write_baseline(baseline(plan.pack).write())
+            _compare(recipe, run, plan)
             progress = Progress(planned=_planned(recipe, plan, began, pace))
-            return cls(run, plan, recipe, record, progress, (), lock, began, pace)
+            return cls(run, plan, recipe, record, progress, _too_late(recipe, began), lock, began, pace)
         lock = earlier.lock()
         before = earlier.record
         now = {"device": plan.learner.device.type, "threads": get_num_threads()}
         record = plan.record(datetime.now(UTC), before.choices.model_copy(update=now))
-        plan.learner.use(record.choices.precision, record.choices.compiled)
         if before.data.sha256 != record.data.sha256:
             raise RunError(
                 f"The pictures of {recipe.data.source} are not those that {earlier.folder} was begun with: they, their "
@@ -117,7 +116,8 @@ class Sitting:
             progress, tensors, damaged = found
             plan.learner.restore(tensors)
             notes += damaged
-        pace = measure_pace(plan)
+        pace = set_to(record.choices, plan)
+        _compare(recipe, earlier, plan)
         progress.planned = progress.planned or _planned(recipe, plan, began, pace)
         notes += earlier.cut_back(progress.metrics)
         plan_then = {"planned": progress.corrected, "corrected_at": progress.corrected_at}
@@ -187,7 +187,7 @@ class Sitting:
         """Whether the step can be taken. If not: stop, or say that it was left out."""
         if math.isfinite(float(loss)):
             return True
-        self.plan.learner.optimizers.zero_grad()
+        self.plan.learner.forget()
         step = self.progress.step + 1
         names = [self.plan.pack.index.samples[int(sample)] for sample in batch.samples[:3]]
         if self.recipe.train.not_finite == "stop":
@@ -197,6 +197,8 @@ class Sitting:
 
     def taken(self, step: int, loss: Tensor, right: Tensor, waited: float) -> None:
         """A step was taken."""
+        if self.waiting_for_first:  # it also sets things up, compiles: no measure for those to come
+            self.waiting_for_first, self.ticked_at = False, time.perf_counter()
         self._tick()
         self.progress.step = step
         self.progress.losses.append(float(loss))
@@ -251,7 +253,9 @@ class Sitting:
             update = {"state": state, "seconds": round(self.seconds, 3), "steps": self.progress.step}
             self.record = self.record.model_copy(update=update)
             model = learner.result() if finished else learner.average.model
-            if all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+            if finished:
+                learner.settle(self.plan.batches, after=self.progress.step)
+            if all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
                 weights = Weights(model, self.plan.preprocess, self.plan.pack.index.class_names)
                 self.run.write_weights(weights, self.record)
             else:
@@ -292,6 +296,19 @@ class Sitting:
             lines.append({"event": "epoch", **figures})
         self.progress.metrics = self.run.append_metrics(lines)
         self.progress.losses, self.progress.right = [], []
+
+
+def _compare(recipe: Recipe, run: Run, plan: Plan) -> None:
+    """Simple methods first; also in a run that was stopped before they were done."""
+    if recipe.train.baseline and run.baseline is None:
+        run.write_baseline(baseline(plan.pack))
+
+
+def _too_late(recipe: Recipe, began: float) -> tuple[str, ...]:
+    seconds, _ = parse_budget(recipe.train.budget)
+    if seconds and time.perf_counter() - began > seconds:
+        return (f"The budget, {recipe.train.budget}, is over before the first step; one is taken.",)
+    return ()
 
 
 def _planned(recipe: Recipe, plan: Plan, began: float, pace: Pace) -> int:

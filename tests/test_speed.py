@@ -8,16 +8,19 @@ import pytest
 import torch
 
 from conftest import quick_digits
-from test_budget import plan
 from vitral import RecipeError, Run, train
 from vitral.recipe import Rising, Train
-from vitral.training import choosing
 from vitral.training.budget import Pace
-from vitral.training.choosing import choose
-from vitral.training.preparation import Plan
+from vitral.training.preparation import Plan, prepared
+from vitral.training.speed import find_fastest
 
 # torch's compiler uses what torch itself has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+
+
+def emulated(device: torch.device) -> bool:
+    """bfloat16, on the machine that is spoken of."""
+    return False
 
 
 def measured_as(plain: float, short: float = 9.0, compiled: float = 9.0) -> Callable[[Plan, float], Pace]:
@@ -45,35 +48,34 @@ def measured_as(plain: float, short: float = 9.0, compiled: float = 9.0) -> Call
     ],
 )
 def test_what_is_faster_is_taken_where_it_can_pay(
-    monkeypatch: pytest.MonkeyPatch, train: Train, measure: Callable[[Plan, float], Pace], chosen: tuple[str, bool]
+    train: Train, measure: Callable[[Plan, float], Pace], chosen: tuple[str, bool]
 ) -> None:
-    monkeypatch.setattr(choosing, "_bfloat16_is_no_emulation", lambda device: False)  # of this machine
-    made = plan()
-    choices, pace = choose(train, made, measure)
+    made = prepared(quick_digits())
+    choices, pace = find_fastest(train, made, measure, short_numbers=emulated)
     assert (choices.precision, choices.compiled) == chosen
     assert (made.learner.precision, made.learner.compiled) == chosen
     assert pace == measure(made, 1.0)
 
 
 @pytest.mark.parametrize(("short", "chosen"), [(0.5, "bfloat16"), (0.95, "float32"), (2.0, "float32")])
-def test_where_short_numbers_are_no_emulation_a_step_with_them_is_tried(
-    monkeypatch: pytest.MonkeyPatch, short: float, chosen: str
-) -> None:
-    monkeypatch.setattr(choosing, "_bfloat16_is_no_emulation", lambda device: True)
-    choices, pace = choose(Train(), plan(), measured_as(1.0, short=short))
+def test_where_short_numbers_are_no_emulation_a_step_with_them_is_tried(short: float, chosen: str) -> None:
+    measure, made = measured_as(1.0, short=short), prepared(quick_digits())
+    choices, pace = find_fastest(Train(), made, measure, short_numbers=lambda device: True)
     assert (choices.precision, pace.full) == (chosen, short if chosen == "bfloat16" else 1.0)
 
 
-def test_a_compiler_that_fails_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "_bfloat16_is_no_emulation", lambda device: False)
-
+def test_a_compiler_that_fails_is_done_without_unless_it_was_asked_for() -> None:
     def measure(plan: Plan, most: float) -> Pace:
         if plan.learner.compiled:
             raise RuntimeError("no compiler is installed")
         return Pace(plan.learner, 1.0, 1.0)
 
-    choices, pace = choose(Train(budget="1h"), plan(), measure)
+    choices, pace = find_fastest(Train(budget="1h"), prepared(quick_digits()), measure, short_numbers=emulated)
     assert (choices.compiled, pace.full) == (False, 1.0)
+    with pytest.raises(
+        RecipeError, match=r"cannot compile the model here \(no compiler is installed\): set train.comp"
+    ):
+        find_fastest(Train(compile="yes"), prepared(quick_digits()), measure)
 
 
 def test_what_was_chosen_is_recorded_and_used_again(tmp_path: Path) -> None:

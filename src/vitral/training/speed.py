@@ -1,0 +1,84 @@
+"""What is found out by measuring, once: precision, and whether compiling pays. After a stop the same is used again."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from vitral.errors import RecipeError
+from vitral.recipe import Fixed, Train, parse_budget
+from vitral.run import Choices
+from vitral.training.budget import PROBE, Pace, measure_pace
+from vitral.training.preparation import Plan
+
+FASTER = 1.1  # times; for less, neither coarser numbers nor a compiler are worth having
+WORTH_A_TRIAL = 1200.0  # seconds of training: to try the compiler takes about one of its minutes
+
+
+def bfloat16_is_real(device: torch.device) -> bool:
+    """And no emulation. By a product of two matrices: a whole step with emulated numbers would take seconds to try."""
+    if device.type != "cpu":
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    times = []
+    for dtype in (torch.float32, torch.bfloat16):
+        matrix, rounds = torch.ones(512, 512, dtype=dtype), []
+        for _ in range(3):
+            began = time.perf_counter()
+            matrix @ matrix
+            rounds.append(time.perf_counter() - began)
+        times.append(min(rounds))
+    return times[0] > FASTER * times[1]
+
+
+def find_fastest(
+    train: Train,
+    plan: Plan,
+    measure: Callable[[Plan, float], Pace] = measure_pace,
+    short_numbers: Callable[[torch.device], bool] = bfloat16_is_real,
+) -> tuple[Choices, Pace]:
+    """Set the learner to what is fastest here, of what the recipe leaves open; what that is, and its pace."""
+    learner, budget = plan.learner, parse_budget(train.budget)[0]
+    stored = str(next(learner.model.parameters()).dtype).removeprefix("torch.")
+    chosen = Choices(
+        device=learner.device.type,
+        precision=stored if train.precision == "auto" else train.precision,
+        threads=torch.get_num_threads(),
+        compiled=train.compile == "yes",
+    )
+
+    def tried(**other: Any) -> tuple[Choices, Pace]:
+        choices = chosen.model_copy(update=other)
+        return choices, set_to(choices, plan, PROBE * budget if budget else 1.0, measure)
+
+    chosen, pace = tried()
+    if train.precision == "auto" and stored == "float32" and short_numbers(learner.device):
+        chosen, pace = _faster((chosen, pace), tried(precision="bfloat16"))
+    expected = budget or pace.mean * plan.steps
+    steady = isinstance(train.patches, Fixed) and isinstance(train.image_size, Fixed)  # each shape is compiled anew
+    if train.compile == "auto" and steady and expected > WORTH_A_TRIAL:
+        try:
+            chosen, pace = _faster((chosen, pace), tried(compiled=True))
+        except RecipeError:  # it cannot compile here, and need not
+            pass
+    learner.use(chosen.precision, chosen.compiled)
+    return chosen, pace
+
+
+def set_to(
+    choices: Choices, plan: Plan, most: float = 1.0, measure: Callable[[Plan, float], Pace] = measure_pace
+) -> Pace:
+    """Set the learner to what was chosen, and see how fast it is."""
+    plan.learner.use(choices.precision, choices.compiled)
+    try:
+        return measure(plan, most)
+    except Exception as error:
+        if not choices.compiled:
+            raise
+        # Whatever a compiler can meet: none is installed, it is too old, it has a bug.
+        told = str(error).strip().split("\n")[0]
+        raise RecipeError(f"torch cannot compile the model here ({told}): set train.compile=no.") from error
+
+
+def _faster(plain: tuple[Choices, Pace], other: tuple[Choices, Pace]) -> tuple[Choices, Pace]:
+    return other if plain[1].mean > FASTER * other[1].mean else plain
