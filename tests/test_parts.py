@@ -5,6 +5,7 @@
 
 import shutil
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from safetensors.torch import load_file
 from torch.nn.functional import scaled_dot_product_attention
+from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import FIXTURES, TINY
 from test_shapes import compare_with_torchs_own_count
@@ -386,3 +388,42 @@ def test_a_black_picture_can_be_whitened() -> None:
     assert isinstance(stem, Whitened)
     stem.measure(torch.zeros(2, 3, 16, 16))
     assert stem.whiten.isfinite().all()
+
+
+@each_config
+@torch.no_grad()
+def test_forward_spares_work_and_gives_the_logits_of_all_tokens(config: ViTConfig) -> None:
+    """Of the last block it computes only the tokens that a classifier sees."""
+    model = ViT(config).eval()
+    for parameter in model.parameters():
+        parameter.add_(torch.randn_like(parameter) * 0.1)
+    images = torch.randn(2, 3, 16, 16)
+    expected = torch.stack(model.logits(model.features(images))).mean(dim=0)
+    torch.testing.assert_close(model(images), expected, rtol=1e-5, atol=1e-5)
+
+    def flops(run: Callable[[], object]) -> int:
+        with FlopCounterMode(display=False) as counter:
+            run()
+        return counter.get_total_flops()
+
+    spared, all_of_it = flops(lambda: model(images)), flops(lambda: model.logits(model.features(images)))
+    if config.tokens_seen is None:
+        assert spared == all_of_it
+    else:
+        mlp = 2 * 2 * config.width * config.mlp_size * len(images)  # FLOPs that a token of the last block costs there
+        assert all_of_it - spared >= mlp * (16 + config.extra - config.tokens_seen)
+
+
+def test_batch_norms_settle_on_what_the_weights_make_of_the_pictures() -> None:
+    """Property: settled on the very batches that it is asked about, a stem gives them as it does in training."""
+    torch.manual_seed(0)
+    stem = ViT(every_part()["whitened"]).patch_embed.eval()
+    assert isinstance(stem, Whitened)
+    images = 3 * torch.randn(64, 3, 16, 16) + 1
+    far = stem(images)
+    stem.settle([images])
+    assert not stem.training
+    with torch.no_grad():
+        settled, trained = stem(images), stem.train()(images)
+    torch.testing.assert_close(settled, trained, rtol=0, atol=0.02)  # but for n and n - 1 in the variance
+    assert (far - trained).abs().max() > 0.5

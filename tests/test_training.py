@@ -1,6 +1,7 @@
 """Training: what is told, what is kept, and that the same request gives the same bits."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from vitral.model.config import Mlp, Stem
 from vitral.recipe import AdamW, Muon, Schedule, Train
 from vitral.training.averages import Average
 from vitral.training.optimizers import make_optimizers, orthogonalised
+from vitral.training.preparation import prepared
 from vitral.training.schedules import learning_rate_share
 
 
@@ -226,6 +228,22 @@ def test_muon_takes_the_filters_of_a_stem_as_rows_and_leaves_a_linear_stem_to_ad
     make_optimizers(model, Train(optimizer=Muon(learning_rate=0.1, momentum=0.9))).step()
     scale = max(1, update.shape[0] / update.shape[1]) ** 0.5
     torch.testing.assert_close(filters.detach(), old - 0.1 * scale * orthogonalised(update[None])[0].view_as(old))
+
+
+def test_a_batch_that_is_forgotten_leaves_no_trace() -> None:
+    """A BatchNorm remembers a batch that is no number before the loss is looked at."""
+    plan = prepared(quick_digits().changed({"model.stem": "whitened"}))
+    stream = plan.batches.starting_at(1)
+    _, batch = next(stream)
+    stream.close()
+    before = {name: tensor.clone() for name, tensor in plan.learner.model.state_dict().items()}
+    loss, _ = plan.learner.gradients(1, replace(batch, images=batch.images * float("nan")), progress=0.0)
+    assert not loss.isfinite()
+    assert not all(tensor.isfinite().all() for tensor in plan.learner.model.state_dict().values())
+    plan.learner.forget()
+    after = plan.learner.model.state_dict()
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+    assert all(parameter.grad is None for parameter in plan.learner.model.parameters())
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(weight_decay=1.0), Muon(weight_decay=1.0, adamw_weight_decay=1.0)])
