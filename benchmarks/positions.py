@@ -15,9 +15,9 @@ Measured (450 steps, 1.15 epochs; mean ± sd of seeds 0 to 2; torch 2.13.0, one 
     relative      41.7 ± 0.9
     sincos-2d     48.5 ± 0.9
 
-So early, positions that must be learnt have hardly begun to be there: the paper's tables start with a spread of 0.02, and
-tokens with about 0.5. Waves are there from the first step. (With more steps that difference shrinks; the paper's
-trainings are thousands of times longer.) For digits a table that starts larger was worth a point (docs/decisions/0003).
+So early, positions that must be learnt have hardly begun to be there: the paper's tables start with a spread of 0.02,
+and tokens with about 0.5. Waves are there from the first step. Whether the difference stays in longer trainings was not
+measured. For digits a table that starts larger was worth a point (docs/decisions/0003).
 
 Each result is added to the file when it is there, and what is there is not run again: a benchmark that was stopped
 goes on. So two processes can share the work and the file, `--threads 1 --seeds 0,1` and `--threads 1 --seeds 2`.
