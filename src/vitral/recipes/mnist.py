@@ -1,4 +1,7 @@
-"""MNIST within minutes on two cores.     vitral train mnist train.budget=10m"""
+"""MNIST within minutes on two cores.     vitral train mnist train.budget=10m
+
+Not measured yet.
+"""
 
 from vitral.data.config import Augment, Data
 from vitral.recipe import Recipe
