@@ -69,7 +69,7 @@ def our_pack(folder: Path, preprocess: Preprocess) -> tuple[float, Pack]:
 def our_epoch(made: Pack, preprocess: Preprocess) -> float:
     began = time.perf_counter()
     for split in ("train", "validation", "test"):
-        for _ in in_order(made, split, preprocess, BATCH):
+        for _ in in_order(made, made.of(split), preprocess, BATCH):
             pass
     return time.perf_counter() - began
 

@@ -143,5 +143,5 @@ def test_rare_classes_weigh_more() -> None:
 def test_evaluation_sees_the_centre_of_every_picture_once() -> None:
     batches = photos()
     made: Pack = batches.pack
-    images = torch.cat([batch.images for batch in in_order(made, "train", batches.preprocess, 33)])
+    images = torch.cat([batch.images for batch in in_order(made, made.of("train"), batches.preprocess, 33)])
     assert torch.equal(images, batches.preprocess.normalise(torch.from_numpy(made.images[:, :, 2:18, 2:18])))

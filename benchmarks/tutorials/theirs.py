@@ -197,7 +197,7 @@ def train_epoch(take: partial[Tensor], plan: Plan, epoch: int, steps: int, who: 
 def accuracy(model: nn.Module, plan: Plan, batches: int | None) -> float:
     """In percent, of all test pictures or of the first batches of them."""
     model.eval()
-    tested = islice(in_order(plan.pack, "test", plan.preprocess), batches)
+    tested = islice(in_order(plan.pack, plan.pack.of("test"), plan.preprocess), batches)
     right = [model(batch.images.to(plan.learner.device)).argmax(dim=1).cpu() == batch.labels for batch in tested]
     model.train()
     return 100 * float(torch.cat(right).float().mean())

@@ -23,11 +23,12 @@ from vitral.settings import FORMAT, check_format
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+    from vitral.weights.calibration import Calibration
     from vitral.weights.own import Weights
 
 RECIPE, RECORD, WEIGHTS, METRICS = "recipe.toml", "run.json", "model.safetensors", "metrics.jsonl"
 SPLIT, LEFT_OUT, EVALUATION, CHECKPOINTS, LOCK = "split.csv", "left-out.csv", "evaluation.json", "checkpoints", ".lock"
-BASELINE = "baseline.json"
+BASELINE, CALIBRATION = "baseline.json", "calibration.safetensors"
 
 
 class Told(BaseModel):
@@ -234,6 +235,17 @@ class Run:
         if identity and sha256_of(path) != identity.sha256:
             raise WeightsError(f"{path} was altered or cut: it is not the file that {RECORD} tells of.")
         return read_weights(path)
+
+    def calibration(self, classes: int) -> "Calibration | None":
+        """What there is to know about doubt, for a model with so many classes; None without validation pictures."""
+        from vitral.weights.calibration import Calibration
+
+        path = self.folder / CALIBRATION
+        return Calibration.read(path, classes) if path.is_file() else None
+
+    def write_calibration(self, calibration: "Calibration") -> None:
+        with self.writing():
+            calibration.write(self.folder / CALIBRATION)
 
     def write_record(self, record: Record) -> None:
         values = record.model_dump(mode="json", exclude_none=True)

@@ -32,9 +32,8 @@ class Batch:
     waited: float = 0.0  # seconds between being asked for and being there
 
 
-def in_order(pack: Pack, split: str, preprocess: Preprocess, batch_size: int = 256) -> Iterator[Batch]:
-    """Every picture of a split once, as it is: for evaluation."""
-    numbers = pack.of(split)
+def in_order(pack: Pack, numbers: NDArray[np.int64], preprocess: Preprocess, batch_size: int = 256) -> Iterator[Batch]:
+    """These pictures once, as they are: for evaluation."""
     for start in range(0, len(numbers), batch_size):
         samples = numbers[start : start + batch_size]
         images = torch.from_numpy(preprocess.centre(pack.images[samples]))

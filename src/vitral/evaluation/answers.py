@@ -18,10 +18,11 @@ from vitral.model.vit import ViT
 
 @dataclass(frozen=True)
 class Answers:
-    """Logits beside the right labels."""
+    """Logits beside the right labels, and what the classifier saw."""
 
     logits: Tensor  # (n, classes)
     labels: Tensor  # (n,)
+    features: Tensor  # (n, F)
 
     @cached_property
     def probabilities(self) -> NDArray[Any]:
@@ -45,10 +46,12 @@ class Answers:
 
 
 @torch.no_grad()
-def answers(model: ViT, pack: Pack, split: str, preprocess: Preprocess) -> Answers:
-    """Ask the model about every picture of a split. The model is left in evaluation mode."""
+def answers(model: ViT, pack: Pack, numbers: NDArray[np.int64], preprocess: Preprocess) -> Answers:
+    """Ask the model about these pictures. It is left in evaluation mode."""
     model.eval()
     like = next(model.parameters())  # device and precision
-    asked = [(model(batch.images.to(like)).cpu(), batch.labels) for batch in in_order(pack, split, preprocess)]
-    logits, labels = zip(*asked, strict=True)
-    return Answers(torch.cat(logits), torch.cat(labels))
+    asked = []
+    for batch in in_order(pack, numbers, preprocess):
+        tokens = model.features(batch.images.to(like), first=model.config.tokens_seen)
+        asked.append((torch.stack(model.logits(tokens)).mean(dim=0).cpu(), batch.labels, model.pool(tokens).cpu()))
+    return Answers(*map(torch.cat, zip(*asked, strict=True)))

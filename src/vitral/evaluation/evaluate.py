@@ -128,7 +128,7 @@ def evaluate(run: Run | str | Path) -> Evaluation:
     numbers = packed.of("test")
     if not len(numbers):
         raise DataError(f"{recipe.data.source} has no test pictures to measure {run.folder} on.")
-    evaluation = Evaluation(run, weights, packed, numbers, answers(weights.model, packed, "test", weights.preprocess))
+    evaluation = Evaluation(run, weights, packed, numbers, answers(weights.model, packed, numbers, weights.preprocess))
     run.write_evaluation(evaluation.write())
     draw(evaluation)
     return evaluation

@@ -14,6 +14,7 @@ from vitral.data.batches import Batch
 from vitral.errors import RecipeError, RunError
 from vitral.evaluation.answers import answers
 from vitral.evaluation.baseline import baseline
+from vitral.evaluation.calibration import calibrate
 from vitral.recipe import Recipe, parse_budget
 from vitral.run import Record, Run, free_folder
 from vitral.training.budget import CORRECTED_AT, Pace, Steps, correct, plan_steps
@@ -210,7 +211,7 @@ class Sitting:
         plan, progress = self.plan, self.progress
         validation = None
         if plan.validates:
-            validation = answers(plan.learner.average.model, plan.pack, "validation", plan.preprocess)
+            validation = answers(plan.learner.average.model, plan.pack, plan.pack.of("validation"), plan.preprocess)
             plan.learner.model.train()
             if not math.isfinite(validation.loss):
                 self.torn = True  # nothing to go on from
@@ -257,6 +258,8 @@ class Sitting:
                 learner.settle(self.plan.batches, after=self.progress.step)
             if all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
                 weights = Weights(model, self.plan.preprocess, self.plan.pack.index.class_names)
+                if finished and (doubt := calibrate(model, self.plan.pack, self.plan.preprocess)):
+                    self.run.write_calibration(doubt)
                 self.run.write_weights(weights, self.record)
             else:
                 self.run.write_record(self.record)

@@ -1,0 +1,68 @@
+"""How much doubt is right, found out on the validation pictures."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from vitral.data.pack import Pack
+from vitral.data.preprocess import Preprocess
+from vitral.evaluation.answers import answers
+from vitral.model.vit import ViT
+from vitral.weights.calibration import Calibration
+
+MOST = 5_000  # training pictures whose features are looked at
+NEAR = 0.95  # share of the validation pictures that count as like those learnt from
+
+
+def calibrate(model: ViT, pack: Pack, preprocess: Preprocess) -> Calibration | None:
+    """None where there are no validation pictures: on those that it learnt from, a model is surer than it should be."""
+    if not len(pack.of("validation")):
+        return None
+    learnt = answers(model, pack, _some_of_each_class(pack), preprocess)
+    held_out = answers(model, pack, pack.of("validation"), preprocess)
+    means, metric = class_statistics(learnt.features, learnt.labels, model.config.classes)
+    found = Calibration(
+        temperature=torch.tensor(fit_temperature(held_out.logits, held_out.labels)),
+        means=means,
+        metric=metric,
+        far=torch.tensor(1.0),
+    )
+    far = torch.quantile(found.distances(held_out.features), NEAR)
+    return Calibration(found.temperature, means, metric, far)
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """That at which the labels are most probable; between 1/20 and 20.
+
+    >>> sure = torch.tensor([[9.0, 0.0]] * 4)  # right three times out of four, and as good as certain
+    >>> round(9 / fit_temperature(sure, torch.tensor([0, 0, 0, 1])), 2), round(float(np.log(3)), 2)
+    (1.1, 1.1)
+    """
+    from scipy.optimize import minimize_scalar
+
+    def loss(exponent: float) -> float:
+        return float(cross_entropy(logits.double() / np.exp(exponent), labels))
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-3.0, 3.0), method="bounded").x))
+
+
+def _some_of_each_class(pack: Pack) -> NDArray[np.int64]:
+    """At most so many training pictures in all, or one of each class where those are more."""
+    train, labels = pack.of("train"), pack.index.labels
+    classes = [train[labels[train] == label] for label in range(len(pack.index.class_names))]
+    return np.sort(np.concatenate([numbers[: max(1, MOST // len(classes))] for numbers in classes]))
+
+
+def class_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """The mean of each class, (classes, F), and the metric that evens out the spread within the classes, (F, F)."""
+    features = features.double()
+    means = torch.stack([features[labels == label].mean(dim=0) for label in range(classes)])
+    within = features - means[labels]
+    spread = within.T @ within / len(within)
+    sizes, directions = torch.linalg.eigh(spread)
+    # Directions in which hardly anything varies would else decide alone.
+    floor = 1e-3 * sizes.mean() + 1e-12
+    metric = directions / (sizes + floor).sqrt()
+    return means.float(), metric.float()
