@@ -24,12 +24,13 @@ def evaluation(trained: Run) -> Evaluation:
 
 def test_numbers_equal_those_of_scikit_learn(evaluation: Evaluation) -> None:
     labels, predicted = evaluation.answers.labels.numpy(), evaluation.answers.predicted
-    probabilities = evaluation.answers.logits.double().softmax(dim=1).numpy()
+    assert evaluation.calibration is not None
+    probabilities = (evaluation.answers.logits.double() / evaluation.calibration.temperature).softmax(dim=1).numpy()
     assert evaluation.accuracy == accuracy_score(labels, predicted)
     assert evaluation.loss == pytest.approx(log_loss(labels, probabilities, labels=range(10)), rel=1e-5)
     assert np.array_equal(evaluation.confusion, confusion_matrix(labels, predicted))
-    low, high = evaluation.accuracy_interval
-    assert 0 <= low < evaluation.accuracy < high <= 1
+    low, high = evaluation.metrics.accuracy.low, evaluation.metrics.accuracy.high
+    assert low is not None and high is not None and 0 <= low < evaluation.accuracy < high <= 1
 
 
 def test_the_numbers_are_written_with_each_prediction(evaluation: Evaluation) -> None:

@@ -13,19 +13,30 @@ from torch import Tensor
 from vitral.data.decode import Picture
 from vitral.errors import DataError
 from vitral.run import Run
+from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights, read_weights
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """An answer: the label, how probable the model holds it, and the same for every class, most probable first."""
+    """An answer: the label, how probable the model holds it, and the same for every class, most probable first.
+
+    `distance` says how unlike the pictures that were learnt from this one is: above 1 it is farther from every class
+    than 95 % of the validation pictures were. It is None where that was not measured (no validation pictures).
+    """
 
     label: str
     probability: float
     probabilities: tuple[tuple[str, float], ...]
+    distance: float | None = None
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the picture is unlike all that was learnt from: then the label means little."""
+        return self.distance is not None and self.distance > 1
 
     def __str__(self) -> str:
-        return f"{self.label} ({self.probability:.1%})"
+        return f"{'unknown, perhaps ' if self.unknown else ''}{self.label} ({self.probability:.1%})"
 
 
 class Classifier:
@@ -36,19 +47,21 @@ class Classifier:
     (B, H, W, channels) is a list of pictures. All pass through the preprocessing that is stored with the weights.
     """
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, calibration: Calibration | None = None) -> None:
         self.model = weights.model.eval()
         self.preprocess = weights.preprocess
         self.class_names = weights.class_names
+        self.calibration = calibration
 
     @classmethod
     def load(cls, source: str | Path | Run) -> "Classifier":
         """From a run, its folder, or a `model.safetensors` by itself."""
-        if isinstance(source, Run):
-            return cls(source.weights())
-        if Path(source).suffix == ".safetensors":
-            return cls(read_weights(Path(source)))
-        return cls(Run.load(source).weights())
+        if not isinstance(source, Run) and Path(source).suffix == ".safetensors":
+            weights, folder = read_weights(Path(source)), Path(source).parent
+        else:
+            run = source if isinstance(source, Run) else Run.load(source)
+            weights, folder = run.weights(), run.folder
+        return cls(weights, Calibration.beside(folder, len(weights.class_names)))
 
     @overload
     def predict(self, pictures: Picture) -> Prediction: ...  # type: ignore[overload-overlap]  # a str is a Sequence
@@ -73,9 +86,9 @@ class Classifier:
         for start in range(0, len(pictures), batch_size):
             inputs = [self._input(picture) for picture in pictures[start : start + batch_size]]
             readable = [images for images in inputs if isinstance(images, Tensor)]
-            rows = iter(self._probabilities(torch.stack(readable)) if readable else [])
+            rows = iter(self._asked(torch.stack(readable)) if readable else [])
             for found in inputs:
-                yield found if isinstance(found, DataError) else self._prediction(next(rows))
+                yield found if isinstance(found, DataError) else next(rows)
 
     def _input(self, picture: Picture) -> Tensor | DataError:
         try:
@@ -84,10 +97,18 @@ class Classifier:
             return error
 
     @torch.inference_mode()
-    def _probabilities(self, images: Tensor) -> NDArray[Any]:  # (B, C, H, W) → (B, classes)
-        return self.model(images.to(next(self.model.parameters()))).softmax(dim=1).numpy()
+    def _asked(self, images: Tensor) -> Iterator[Prediction]:  # (B, C, H, W)
+        images = images.to(next(self.model.parameters()))
+        tokens = self.model.features(images, first=self.model.config.tokens_seen)
+        logits = torch.stack(self.model.logits(tokens)).mean(dim=0)
+        if self.calibration is None:
+            yield from (self._prediction(row, None) for row in logits.softmax(dim=1).numpy())
+            return
+        distances = self.calibration.distances(self.model.pool(tokens)).tolist()
+        for row, distance in zip(self.calibration.probabilities(logits).numpy(), distances, strict=True):
+            yield self._prediction(row, distance)
 
-    def _prediction(self, row: NDArray[Any]) -> Prediction:
+    def _prediction(self, row: NDArray[Any], distance: float | None) -> Prediction:
         order = np.argsort(-row, kind="stable")
         ranked = tuple((self.class_names[i], float(row[i])) for i in order)
-        return Prediction(ranked[0][0], ranked[0][1], ranked)
+        return Prediction(ranked[0][0], ranked[0][1], ranked, distance)

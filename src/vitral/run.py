@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 RECIPE, RECORD, WEIGHTS, METRICS = "recipe.toml", "run.json", "model.safetensors", "metrics.jsonl"
 SPLIT, LEFT_OUT, EVALUATION, CHECKPOINTS, LOCK = "split.csv", "left-out.csv", "evaluation.json", "checkpoints", ".lock"
-BASELINE, CALIBRATION = "baseline.json", "calibration.safetensors"
+BASELINE = "baseline.json"
 
 
 class Told(BaseModel):
@@ -236,16 +236,9 @@ class Run:
             raise WeightsError(f"{path} was altered or cut: it is not the file that {RECORD} tells of.")
         return read_weights(path)
 
-    def calibration(self, classes: int) -> "Calibration | None":
-        """What there is to know about doubt, for a model with so many classes; None without validation pictures."""
-        from vitral.weights.calibration import Calibration
-
-        path = self.folder / CALIBRATION
-        return Calibration.read(path, classes) if path.is_file() else None
-
     def write_calibration(self, calibration: "Calibration") -> None:
         with self.writing():
-            calibration.write(self.folder / CALIBRATION)
+            calibration.write(self.folder)
 
     def write_record(self, record: Record) -> None:
         values = record.model_dump(mode="json", exclude_none=True)

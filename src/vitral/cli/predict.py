@@ -101,7 +101,9 @@ def _tell(answer: Answer, unsure: float, top: int) -> None:
         first, *others = answer.prediction.probabilities[:top]
         line.append(f"{first[0]} {first[1]:.1%}", style="bold")
         line.append("".join(f"   {name} {probability:.1%}" for name, probability in others), style="dim")
-        if answer.prediction.probability < unsure:
+        if answer.prediction.unknown:
+            line.append("   unknown: unlike the pictures that it learnt from", style="yellow")
+        elif answer.prediction.probability < unsure:
             line.append("   unsure", style="yellow")
     console.print(line, soft_wrap=True)
 
@@ -110,9 +112,10 @@ def _summary(answers: list[Answer], unsure: float, csv_path: Path | None) -> Non
     if len(answers) > 1:
         read = [answer.prediction for answer in answers if answer.prediction]
         doubtful = sum(prediction.probability < unsure for prediction in read)
+        unknown = sum(prediction.unknown for prediction in read)
         console.print(
             f"\n{len(answers)} files: {len(read)} answered, {doubtful} of them unsure (below {unsure:g}), "
-            f"{len(answers) - len(read)} could not be read."
+            f"{unknown} unlike what it learnt from, {len(answers) - len(read)} could not be read."
         )
     if csv_path:
         console.print(f"Written to {csv_path}", soft_wrap=True)
@@ -125,16 +128,17 @@ def _write_csv(path: Path, answers: list[Answer], unsure: float, top: int) -> No
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     others = [f"{name}_{place}" for place in range(2, top + 1) for name in ("label", "probability")]
-    writer.writerow(["path", "label", "probability", "unsure", "error", *others])
+    writer.writerow(["path", "label", "probability", "unsure", "unknown", "error", *others])
     for answer in answers:
         if answer.prediction is None:
-            writer.writerow([answer.path, "", "", "", answer.error] + [""] * len(others))
+            writer.writerow([answer.path, "", "", "", "", answer.error] + [""] * len(others))
             continue
         (label, probability), *rest = answer.prediction.probabilities[:top]
         doubtful = "yes" if probability < unsure else "no"
         ranked = [cell for name, share in rest for cell in (name, f"{share:.6f}")]
         ranked += [""] * (len(others) - len(ranked))  # fewer classes than were asked for
-        writer.writerow([answer.path, label, f"{probability:.6f}", doubtful, "", *ranked])
+        unknown = "yes" if answer.prediction.unknown else "no"
+        writer.writerow([answer.path, label, f"{probability:.6f}", doubtful, unknown, "", *ranked])
     try:
         if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
             path.write_text(text.getvalue())
@@ -152,6 +156,8 @@ def _as_json(answer: Answer, unsure: float, top: int) -> dict[str, object]:
         "label": answer.prediction.label,
         "probability": answer.prediction.probability,
         "unsure": answer.prediction.probability < unsure,
+        "unknown": answer.prediction.unknown,
+        "distance": answer.prediction.distance,
         "probabilities": [
             {"label": name, "probability": share} for name, share in answer.prediction.probabilities[:top]
         ],

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,11 +22,6 @@ class Answers:
     logits: Tensor  # (n, classes)
     labels: Tensor  # (n,)
     features: Tensor  # (n, F)
-
-    @cached_property
-    def probabilities(self) -> NDArray[Any]:
-        """(n, classes)."""
-        return self.logits.softmax(dim=1).numpy()
 
     @cached_property
     def predicted(self) -> NDArray[np.int64]:

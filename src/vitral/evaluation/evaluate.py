@@ -1,6 +1,7 @@
 """A run is asked about the pictures that it has never seen."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from vitral.data.sources.named import data_directory
 from vitral.errors import DataError, RecipeError
 from vitral.evaluation.answers import Answers, answers
 from vitral.evaluation.baseline import Beside, beside
+from vitral.evaluation.metrics import Metrics, measure
 from vitral.recipe import Recipe
 from vitral.run import Run
 from vitral.settings import FORMAT
+from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights
 
 
@@ -25,6 +28,7 @@ class Evaluation:
 
     run: Run
     weights: Weights
+    calibration: Calibration | None  # None: there were no validation pictures to find a temperature with
     pack: Pack
     numbers: NDArray[np.int64]  # (n,) of the test pictures in the pack
     answers: Answers
@@ -34,73 +38,100 @@ class Evaluation:
         """How many pictures."""
         return len(self.numbers)
 
+    @property
+    def samples(self) -> list[str]:
+        """Their names."""
+        return [self.pack.index.samples[number] for number in self.numbers]
+
     def images(self, chosen: NDArray[np.int64] | list[int]) -> NDArray[np.uint8]:
         """Some of the test pictures as the model sees them: (chosen, C, H, W)."""
         return self.weights.preprocess.centre(self.pack.images[self.numbers[chosen]])
 
     @property
+    def labels(self) -> NDArray[np.int64]:
+        """(n,)."""
+        return self.answers.labels.numpy()
+
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """(n,) whether the answer was right."""
+        return self.answers.predicted == self.labels
+
+    @cached_property
+    def probabilities(self) -> NDArray[np.float64]:
+        """(n, classes), as `predict` gives them."""
+        logits = self.answers.logits.double()
+        return (self.calibration.probabilities(logits) if self.calibration else logits.softmax(dim=1)).numpy()
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """All figures."""
+        return measure(self.labels, self.probabilities, self.weights.class_names)
+
+    @cached_property
+    def uncalibrated(self) -> Metrics:
+        """The same, had there been no temperature."""
+        plain = self.answers.logits.double().softmax(dim=1).numpy()
+        return measure(self.labels, plain, self.weights.class_names) if self.calibration else self.metrics
+
+    @property
     def loss(self) -> float:
         """Mean cross-entropy on the test pictures."""
-        return self.answers.loss
+        return self.metrics.loss.value
 
     @property
     def accuracy(self) -> float:
         """Share of right answers on the test pictures."""
-        return self.answers.accuracy
-
-    @property
-    def accuracy_interval(self) -> tuple[float, float]:
-        """Where the true accuracy lies with 95 % confidence, given so few pictures (Wilson)."""
-        from scipy.stats import binomtest
-
-        right = int(np.sum(self.answers.predicted == self.answers.labels.numpy()))
-        interval = binomtest(right, self.pictures).proportion_ci(confidence_level=0.95, method="wilson")
-        return float(interval.low), float(interval.high)
+        return self.metrics.accuracy.value
 
     @property
     def beside(self) -> Beside | None:
         """The model beside the simple methods that were tried first, if they were."""
-        if (told := self.run.baseline) is None:
-            return None
-        right = self.answers.predicted == self.answers.labels.numpy()
-        return beside(told, [self.pack.index.samples[number] for number in self.numbers], right)
+        return None if (told := self.run.baseline) is None else beside(told, self.samples, self.right)
 
     @property
     def confusion(self) -> NDArray[np.int64]:
         """(classes, classes): rows are labels, columns are predictions."""
-        from sklearn.metrics import confusion_matrix
-
-        classes = range(len(self.weights.class_names))
-        return confusion_matrix(self.answers.labels.numpy(), self.answers.predicted, labels=list(classes))
+        return self.metrics.confusion
 
     def write(self) -> dict[str, Any]:
         """As evaluation.json has it."""
-        names, confusion = self.weights.class_names, self.confusion
-        labels, predicted = self.answers.labels.numpy(), self.answers.predicted
+        names, predicted = self.weights.class_names, self.answers.predicted
+        figures = {name: getattr(self.metrics, name) for name in FIGURES}
+        plain = {name: asdict(getattr(self.uncalibrated, name)) for name in ("loss", "calibration_error")}
         return {
             "format": FORMAT,
             "split": "test",
             "pictures": self.pictures,
             "loss": self.loss,
             "accuracy": self.accuracy,
-            "accuracy_interval": list(self.accuracy_interval),
+            "accuracy_interval": [self.metrics.accuracy.low, self.metrics.accuracy.high],
+            "figures": {name: asdict(figure) for name, figure in figures.items() if figure},
+            **({"temperature": float(self.calibration.temperature)} if self.calibration else {}),
+            **({"uncalibrated": plain} if self.calibration else {}),
             "class_names": list(names),
-            "per_class": [
-                {"name": name, "pictures": int(row.sum()), "right": int(row[i])}
-                for i, (name, row) in enumerate(zip(names, confusion, strict=True))
-            ],
-            "confusion": confusion.tolist(),
+            "per_class": [_without_none(asdict(one)) for one in self.metrics.classes],
+            "reliability": [asdict(one) for one in self.metrics.reliability],
+            "confusion": self.confusion.tolist(),
             **({"baseline": self.beside.write()} if self.beside else {}),
             "predictions": [
                 {
                     "sample": sample,
-                    "label": names[labels[i]],
+                    "label": names[self.labels[i]],
                     "predicted": names[predicted[i]],
-                    "probability": float(self.answers.probabilities[i, predicted[i]]),
+                    "probability": float(self.probabilities[i, predicted[i]]),
                 }
-                for i, sample in enumerate(self.pack.index.samples[number] for number in self.numbers)
+                for i, sample in enumerate(self.samples)
             ],
         }
+
+
+# Those that have a value and an interval, in the order in which they are told.
+FIGURES = ("accuracy", "top_5", "balanced_accuracy", "macro_f1", "loss", "calibration_error")
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _opened(recipe: Recipe, run: Run) -> Index:
@@ -128,7 +159,9 @@ def evaluate(run: Run | str | Path) -> Evaluation:
     numbers = packed.of("test")
     if not len(numbers):
         raise DataError(f"{recipe.data.source} has no test pictures to measure {run.folder} on.")
-    evaluation = Evaluation(run, weights, packed, numbers, answers(weights.model, packed, numbers, weights.preprocess))
+    found = answers(weights.model, packed, numbers, weights.preprocess)
+    doubt = Calibration.beside(run.folder, len(weights.class_names))
+    evaluation = Evaluation(run, weights, doubt, packed, numbers, found)
     run.write_evaluation(evaluation.write())
     draw(evaluation)
     return evaluation

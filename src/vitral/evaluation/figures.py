@@ -114,9 +114,8 @@ def confusion(evaluation: "Evaluation") -> None:
 
 def predictions(evaluation: "Evaluation") -> None:
     """Pictures that it got wrong, the most confident mistakes first, and some that it got right."""
-    answers, columns = evaluation.answers, 8
-    confident = answers.probabilities.max(axis=1)
-    is_right = answers.predicted == answers.labels.numpy()
+    columns = 8
+    confident, is_right = evaluation.probabilities.max(axis=1), evaluation.right
     wrong = np.flatnonzero(~is_right)[np.argsort(-confident[~is_right], kind="stable")][: 2 * columns]
     # Evenly from the least to the most confident, so that the doubtful ones are seen too.
     by_doubt = np.flatnonzero(is_right)[np.argsort(confident[is_right], kind="stable")]
@@ -142,7 +141,7 @@ def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], c
         axes.axis("on")
         show_image(axes, evaluation.images([i])[0])
         said, was = names[answers.predicted[i]], names[int(answers.labels[i])]
-        sure = f"{answers.probabilities[i].max():.0%}"
+        sure = f"{evaluation.probabilities[i].max():.0%}"
         text = f"{_short(said, 12)} ✓\n{sure}" if said == was else f"{_short(was, 7)} → {_short(said, 7)}\n{sure}"
         axes.set_title(text, fontsize=9, color=colour, loc="center")
 

@@ -37,7 +37,7 @@ class ClassFigures:
 
     name: str
     pictures: int
-    answered: int
+    answered: int  # how often it was the answer
     right: int
     recall: Figure | None
     precision: Figure | None

@@ -15,6 +15,8 @@ from vitral.errors import WeightsError
 from vitral.files import write_whole
 from vitral.settings import FORMAT, check_format
 
+CALIBRATION = "calibration.safetensors"
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -33,11 +35,17 @@ class Calibration:
         """To the nearest class (Lee et al. 2018), in units of `far`: above 1 a picture is unlike those learnt from."""
         return torch.cdist(features @ self.metric, self.means @ self.metric).amin(dim=1) / self.far
 
-    def write(self, path: Path) -> None:
-        """Whole or not at all."""
+    def write(self, folder: Path) -> None:
+        """Beside the weights; whole or not at all."""
         tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in vars(self).items()}
         metadata = {"vitral": json.dumps({"format": FORMAT})}
-        write_whole(path, safetensors.torch.save(tensors, metadata=metadata))
+        write_whole(folder / CALIBRATION, safetensors.torch.save(tensors, metadata=metadata))
+
+    @classmethod
+    def beside(cls, folder: Path, classes: int) -> Self | None:
+        """That of the weights in a folder; None where there is none: probabilities are then as the model holds them."""
+        path = folder / CALIBRATION
+        return cls.read(path, classes) if path.is_file() else None
 
     @classmethod
     def read(cls, path: Path, classes: int) -> Self:
