@@ -247,3 +247,23 @@ def test_no_run_at_all_is_a_wrong_call(call: Call) -> None:
 def test_in_python_it_is_an_error_of_runs(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="is not a run and holds none"):
         compare([tmp_path])
+
+
+def test_runs_on_the_same_test_pictures_are_compared_picture_by_picture(copied: Path, call: Call) -> None:
+    shutil.copytree(copied / "base" / "seed-0", copied / "other")
+    recipe = copied / "other" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("batch_size = 64", "batch_size = 32"))
+    told = json.loads((copied / "other" / "evaluation.json").read_text())
+    for line in told["predictions"]:
+        line["predicted"] = line["label"]  # as if it had all of them right
+    (copied / "other" / "evaluation.json").write_text(json.dumps(told))
+    (pair,) = compare([copied / "base", copied / "other"]).pairs
+    right = [
+        [one["label"] == one["predicted"] for one in json.loads(path.read_text())["predictions"]]
+        for path in sorted((copied / "base").glob("seed-*/evaluation.json"))
+    ]
+    assert pair.pictures == 360 and pair.difference == pytest.approx(1 - np.mean(right))
+    assert 0 < pair.low < pair.difference < pair.high
+    code, out, _ = call(copied / "base", copied / "other")
+    assert code == 0 and "other has" in out and "it is better." in out
+    assert compare([copied / "base", copied / "plain"]).pairs == []  # the second was not evaluated

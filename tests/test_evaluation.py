@@ -1,6 +1,7 @@
 """Measuring a run: numbers equal to scikit-learn's, and the figures are there."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,10 @@ from PIL import Image
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 from torch import Tensor
 
-from vitral import DataError, Evaluation, Run, ViT, evaluate
+from conftest import quick_digits
+from vitral import Classifier, DataError, Evaluation, Run, ViT, evaluate, train
+from vitral.data.config import Data
+from vitral.data.sources import open_source
 from vitral.look.maps import attention_map
 from vitral.run import Record
 
@@ -66,3 +70,83 @@ def test_looking_changes_nothing_and_rows_sum_to_one(evaluation: Evaluation) -> 
     assert seen.shape == (4, model.config.heads, 17, 17)
     assert np.allclose(seen.sum(dim=-1), 1, atol=1e-5)
     assert bool((model(images) == before).all())
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Real digits again, as a folder with splits of its own: threes and nines, and letters that no model here knows."""
+    index = open_source(Data(source="digits"))
+    for name in ("3", "9", "x"):
+        for split in ("train", "test"):
+            (tmp_path / "other" / split / name).mkdir(parents=True)
+    for name in ("3", "9"):
+        numbers = np.flatnonzero(index.labels == int(name))[:20]
+        for place, number in enumerate(numbers):
+            pixels = np.asarray(index.storage.read(int(number)))
+            Image.fromarray(pixels).save(
+                tmp_path / "other" / ("train" if place % 2 else "test") / name / f"{place}.png"
+            )
+    for split in ("train", "test"):
+        Image.new("L", (8, 8)).save(tmp_path / "other" / split / "x" / "0.png")
+    return tmp_path / "other"
+
+
+def test_another_folder_is_measured_by_the_names_of_its_classes(run_copy: Path, other: Path) -> None:
+    evaluation = evaluate(run_copy, other)
+    assert evaluation.pictures == 40 and evaluation.folder == run_copy / "evaluations" / "other"
+    assert sorted(set(evaluation.labels)) == [3, 9]
+    assert any(
+        "2 pictures are left out, of classes that the model does not know: x." in note for note in evaluation.notes
+    )
+    assert any(note.endswith("has no pictures of 0, 1, 2, 4, 5 and 3 more.") for note in evaluation.notes)
+    answers = Classifier.load(run_copy).predict([other / sample for sample in evaluation.samples])
+    names = [evaluation.weights.class_names[label] for label in evaluation.labels]
+    right = [answer.label == name for answer, name in zip(answers, names, strict=True)]
+    assert evaluation.accuracy == pytest.approx(np.mean(right))
+    written = json.loads((run_copy / "evaluations" / "other" / "evaluation.json").read_text())
+    assert written["split"] == "all" and written["source"] == str(other) and len(written["notes"]) == 3
+    assert not (run_copy / "evaluation.json").exists() or Run.load(run_copy).evaluation != written
+    assert (run_copy / "evaluations" / "other" / "confusion.png").is_file()
+
+
+def test_a_folder_with_no_class_in_common_is_refused(run_copy: Path, other: Path) -> None:
+    for split in ("train", "test"):
+        for name in ("3", "9"):
+            shutil.rmtree(other / split / name)
+        (other / split / "y").mkdir()
+        Image.new("L", (8, 8), 9).save(other / split / "y" / "0.png")
+    with pytest.raises(
+        DataError, match=r"has no class that .* knows: it has x, y, and the model 0, 1, 2, 3, 4 and 5 more"
+    ):
+        evaluate(run_copy, other)
+
+
+def test_mirror_images_are_asked_about_only_when_asked_for_and_named_so(run_copy: Path) -> None:
+    plain, both = evaluate(run_copy), evaluate(run_copy, mirrored=True)
+    assert (
+        both.folder == run_copy / "evaluations" / "mirrored"
+        and both.write()["mirrored"]
+        and "mirrored" not in plain.write()
+    )
+    model, preprocess = plain.weights.model.eval(), plain.weights.preprocess
+    images = preprocess.normalise(torch.from_numpy(plain.images([0, 1, 2])))
+    with torch.no_grad():
+        expected = (model(images).softmax(1) + model(images.flip(3)).softmax(1)) / 2
+    torch.testing.assert_close(both.answers.logits[:3].softmax(1), expected, rtol=0, atol=1e-6)
+
+
+def test_groups_have_figures_of_their_own(tmp_path: Path) -> None:
+    """Pictures of two cameras, one of which sees nothing: its accuracy is told by itself, and first."""
+    random = np.random.default_rng(0)
+    for label in ("dark", "bright"):
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for number in range(60):
+            camera = ("good", "broken")[number % 2]
+            level = random.integers(0, 80) + (150 if label == "bright" and camera == "good" else 0)
+            name = f"{camera}-{number // 6}-{number}.png"
+            Image.new("L", (8, 8), int(level)).save(tmp_path / "pictures" / label / name)
+    grouped = {"data.source": str(tmp_path / "pictures"), "data.group_by": "((?:good|broken)-[0-9]+)"}
+    evaluation = evaluate(train(quick_digits().changed(grouped), out=tmp_path / "run"))
+    assert set(evaluation.groups) == {sample.split("/")[1].rsplit("-", 1)[0] for sample in evaluation.samples}
+    shares = [figure.value for figure in evaluation.groups.values()]
+    assert shares == sorted(shares) and evaluation.write()["groups"]

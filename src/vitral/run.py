@@ -284,15 +284,17 @@ class Run:
         """Where the checkpoints are."""
         return self.folder / CHECKPOINTS
 
-    def write_evaluation(self, values: Mapping[str, Any]) -> None:
-        self._write_json(EVALUATION, values)
+    def write_evaluation(self, values: Mapping[str, Any], folder: Path | None = None) -> None:
+        """Into a folder of the run's, or the run itself."""
+        self._write_json((folder or self.folder) / EVALUATION, values)
 
     def write_baseline(self, baseline: Baseline) -> None:
-        self._write_json(BASELINE, baseline.model_dump(mode="json"))
+        self._write_json(self.folder / BASELINE, baseline.model_dump(mode="json"))
 
-    def _write_json(self, name: str, values: Mapping[str, Any]) -> None:
+    def _write_json(self, path: Path, values: Mapping[str, Any]) -> None:
         with self.writing():
-            write_whole(self.folder / name, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
     @contextmanager
     def writing(self) -> Iterator[None]:

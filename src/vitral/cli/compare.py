@@ -44,6 +44,8 @@ def tell(comparison: "Comparison") -> None:
     for start in range(0, len(comparison.groups), at_once):
         _table(comparison, slice(start, start + at_once))
         console.print()
+    for pair in comparison.pairs:
+        console.print(printable(pair.verdict), soft_wrap=True, style="bold")
     for note in comparison.notes:
         console.print(f"Note: {printable(note)}", soft_wrap=True)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console
+from vitral.cli.terminal import console, printable
 
 if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
@@ -16,22 +16,66 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path), shell_complete=completion.runs)
+@click.argument("data", required=False)
+@click.option("--suspects", is_flag=True, help="List the pictures whose label is doubtful: takes some short trainings.")
+@click.option("--mirrored", is_flag=True, help="Ask about each picture's mirror image too, and take the mean.")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, for programs.")
-def command(run: Path, as_json: bool) -> None:
-    """Measure RUN on its test pictures; write evaluation.json and the figures into its folder."""
+def command(run: Path, data: str | None, suspects: bool, mirrored: bool, as_json: bool) -> None:
+    """Measure RUN on its test pictures; write evaluation.json, a report and figures into its folder.
+
+    With DATA (a folder, a table, an archive or a named set), on all pictures of that, whose classes are found by name;
+    what was found is written into RUN/evaluations/.
+    """
     from vitral.evaluation.evaluate import evaluate
 
-    evaluation = evaluate(run)
+    if suspects:
+        if data or mirrored or as_json:
+            raise click.UsageError("--suspects stands alone: it is about the labels that RUN was trained with.")
+        _suspects(run)
+        return
+    evaluation = evaluate(run, data, mirrored=mirrored)
     if as_json:
         click.echo(json.dumps(evaluation.write()))
     else:
         tell(evaluation)
 
 
+def _suspects(folder: Path) -> None:
+    """Train a few times without some of the pictures, and tell which labels that speaks against."""
+    from rich.progress import Progress
+
+    from vitral.evaluation.suspects import suspects, write_suspects
+    from vitral.run import Run
+    from vitral.training.folds import FoldStep, OutOfFold, out_of_fold
+
+    run = Run.load(folder)
+    steps = max(1, run.record.steps // 2)
+    console.print(f"Training 5 times without a fifth of the pictures, {steps:,} steps each.")
+    result: OutOfFold | None = None
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("training", total=5 * steps)
+        for told in out_of_fold(run.recipe, steps):
+            if isinstance(told, FoldStep):
+                bar.update(task, advance=1, description=f"training {told.fold} of {told.folds}")
+            else:
+                result = told
+    assert result is not None
+    found = suspects(result.pack, result.numbers, result.probabilities)
+    write_suspects(found, result.pack, run.folder)
+    console.print(f"{len(found):,} of {len(result.numbers):,} labels are doubtful; the most doubtful:", style="bold")
+    for one in found[:10]:
+        said = f"{one.suggested} {one.suggested_probability:.0%}, {one.label} {one.label_probability:.0%}"
+        console.print(
+            f"  {printable(one.sample)} is labelled {printable(one.label)}: {printable(said)}", soft_wrap=True
+        )
+    console.print(f"Look at {run.folder}/: suspects.png, suspects.csv", soft_wrap=True)
+
+
 def _more(evaluation: "Evaluation") -> Iterator[str]:
     """What else is known, and what is not."""
     from vitral.evaluation.metrics import FEW
 
+    yield from evaluation.notes
     found = evaluation.metrics
     shares = {"top 5": found.top_5, "balanced accuracy": found.balanced_accuracy, "macro-F1": found.macro_f1}
     yield ", ".join(f"{name} {figure.value:.1%}" for name, figure in shares.items() if figure).capitalize() + "."
@@ -43,23 +87,26 @@ def _more(evaluation: "Evaluation") -> Iterator[str]:
         yield f"{apart} ({before:.1%} before the temperature, {float(evaluation.calibration.temperature):.2f})."
     if untested := [one.name for one in found.classes if not one.pictures]:
         yield f"No test picture shows {', '.join(untested[:5])}: nothing is known about that."
+    if evaluation.groups:
+        worst, figure = next(iter(evaluation.groups.items()))
+        yield f"Of {len(evaluation.groups):,} groups {worst} is recognised least: {figure.value:.1%}."
     if evaluation.pictures < FEW:
         yield f"{evaluation.pictures} test pictures are few: take these numbers as a first sign, no more."
 
 
 def tell(evaluation: "Evaluation") -> None:
     """What a person wants to know first, and where to look."""
-    figures = sorted(path.name for path in evaluation.run.folder.glob("*.png"))
-    found = evaluation.metrics
-    accuracy = found.accuracy
+    figures = sorted(path.name for path in evaluation.folder.glob("*.png"))
+    accuracy = evaluation.metrics.accuracy
+    how = " with mirrored pictures" if evaluation.mirrored else ""
     console.print(
-        f"\nTest loss {evaluation.loss:.3f}, test accuracy {accuracy.value:.1%} "
+        f"\nTest loss {evaluation.loss:.3f}, test accuracy{how} {accuracy.value:.1%} "
         f"of {evaluation.pictures:,} pictures (95 % interval {accuracy.low:.1%} to {accuracy.high:.1%}).",
         style="bold",
     )
     for line in _more(evaluation):
         console.print(line, soft_wrap=True)
-    console.print(f"Look at {evaluation.run.folder}/: {', '.join(figures)}", soft_wrap=True)
+    console.print(f"Look at {evaluation.folder}/: {', '.join(figures)}", soft_wrap=True)
     console.print(f"Ask it about a picture: vitral predict {evaluation.run.folder} PICTURE", soft_wrap=True)
     if evaluation.beside:
         console.print(evaluation.beside.verdict, style="bold")

@@ -40,12 +40,25 @@ class Answers:
 
 
 @torch.no_grad()
-def answers(model: ViT, pack: Pack, numbers: NDArray[np.int64], preprocess: Preprocess) -> Answers:
-    """Ask the model about these pictures. It is left in evaluation mode."""
+def answers(
+    model: ViT, pack: Pack, numbers: NDArray[np.int64], preprocess: Preprocess, mirrored: bool = False
+) -> Answers:
+    """Ask the model about these pictures; `mirrored`: also about their mirror images, and take the mean probability.
+
+    It is left in evaluation mode.
+    """
     model.eval()
     like = next(model.parameters())  # device and precision
     asked = []
     for batch in in_order(pack, numbers, preprocess):
-        tokens = model.features(batch.images.to(like), first=model.config.tokens_seen)
-        asked.append((torch.stack(model.logits(tokens)).mean(dim=0).cpu(), batch.labels, model.pool(tokens).cpu()))
+        logits, features = _asked(model, batch.images.to(like))
+        if mirrored:
+            other, _ = _asked(model, batch.images.to(like).flip(3))
+            logits = torch.stack([logits, other]).softmax(dim=2).mean(dim=0).log()
+        asked.append((logits.cpu(), batch.labels, features.cpu()))
     return Answers(*map(torch.cat, zip(*asked, strict=True)))
+
+
+def _asked(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:  # (B, C, H, W) → (B, classes), (B, F)
+    tokens = model.features(images, first=model.config.tokens_seen)
+    return torch.stack(model.logits(tokens)).mean(dim=0), model.pool(tokens)

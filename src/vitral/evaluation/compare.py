@@ -6,13 +6,15 @@ Runs whose recipes differ only in `train.seed` are one group, told as mean ± sd
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitral.errors import RunError
+from vitral.evaluation.paired import Paired, paired
 from vitral.look.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, figure
 from vitral.recipe import Recipe
 from vitral.run import EVALUATION, METRICS, Record, Run
@@ -67,6 +69,22 @@ class Group:
         low, high = evaluation["accuracy_interval"]
         return float(low), float(high)
 
+    @property
+    def tested(self) -> list[str]:
+        """The test pictures, by name, if all runs have the same."""
+        tested = [sorted(_tested(member)) for member in self.members]
+        return tested[0] if all(samples == tested[0] for samples in tested) else []
+
+    @property
+    def right(self) -> NDArray[np.float64]:
+        """For each of `tested`, the share of the runs that had it right."""
+        runs = []
+        for member in self.members:
+            lines = member.evaluation["predictions"] if member.evaluation else []
+            right = {line["sample"]: line["label"] == line["predicted"] for line in lines}
+            runs.append([right[sample] for sample in self.tested])
+        return np.mean(runs, axis=0)
+
     def curve(self, name: str) -> dict[int, float]:
         """The mean over the runs, at the epochs that all of them have."""
         curves = [_curve(member, name) for member in self.members]
@@ -89,6 +107,16 @@ class Comparison:
         return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
 
     @property
+    def pairs(self) -> list[Paired]:
+        """Each group beside the first, where all their runs were tested on the same pictures."""
+        first, *others = self.groups
+        return [
+            paired(first.name, other.name, first.right, other.right)
+            for other in others
+            if first.tested and first.tested == other.tested
+        ]
+
+    @property
     def notes(self) -> list[str]:
         """What to know before believing the table."""
         return list(_notes(self))
@@ -99,6 +127,7 @@ class Comparison:
         return {
             "settings": {name: dict(zip(names, values, strict=True)) for name, values in self.settings.items()},
             "groups": [_written(group) for group in self.groups],
+            "pairs": [asdict(pair) for pair in self.pairs],
             "notes": self.notes,
         }
 

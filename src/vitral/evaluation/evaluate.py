@@ -1,22 +1,24 @@
 """A run is asked about the pictures that it has never seen."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from vitral.data.config import Data
 from vitral.data.pack import Pack, pack
-from vitral.data.sources import Index, open_source
+from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import DataError, RecipeError
 from vitral.evaluation.answers import Answers, answers
 from vitral.evaluation.baseline import Beside, beside
-from vitral.evaluation.metrics import Metrics, measure
+from vitral.evaluation.metrics import Figure, Metrics, measure, share
 from vitral.recipe import Recipe
-from vitral.run import Run
+from vitral.run import Run, last_name
 from vitral.settings import FORMAT
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights
@@ -32,6 +34,9 @@ class Evaluation:
     pack: Pack
     numbers: NDArray[np.int64]  # (n,) of the test pictures in the pack
     answers: Answers
+    folder: Path  # where what was found is written
+    mirrored: bool = False  # whether the mean with the mirror image was taken
+    notes: tuple[str, ...] = ()  # a sentence each
 
     @property
     def pictures(self) -> int:
@@ -85,9 +90,25 @@ class Evaluation:
         return self.metrics.accuracy.value
 
     @property
+    def own(self) -> bool:
+        """Whether these are the run's own test pictures, and not those of another set."""
+        return self.pack.sha256 == self.run.record.data.sha256
+
+    @property
     def beside(self) -> Beside | None:
         """The model beside the simple methods that were tried first, if they were."""
-        return None if (told := self.run.baseline) is None else beside(told, self.samples, self.right)
+        told = self.run.baseline if self.own else None
+        return None if told is None else beside(told, self.samples, self.right)
+
+    @cached_property
+    def groups(self) -> dict[str, Figure]:
+        """The accuracy of each group of pictures, the worst first, where data.group_by says what belongs together."""
+        if (named := self.pack.index.groups) is None:
+            return {}
+        group_of = np.array([named[number] for number in self.numbers])
+        found = {str(name): self.right[group_of == name] for name in np.unique(group_of)}
+        shares = {name: share(int(right.sum()), len(right)) for name, right in found.items()}
+        return dict(sorted(shares.items(), key=lambda one: one[1].value))
 
     @property
     def confusion(self) -> NDArray[np.int64]:
@@ -101,7 +122,10 @@ class Evaluation:
         plain = {name: asdict(getattr(self.uncalibrated, name)) for name in ("loss", "calibration_error")}
         return {
             "format": FORMAT,
-            "split": "test",
+            "split": "test" if self.own else "all",
+            **({} if self.own else {"source": self.pack.index.source}),
+            **({"mirrored": True} if self.mirrored else {}),
+            **({"notes": list(self.notes)} if self.notes else {}),
             "pictures": self.pictures,
             "loss": self.loss,
             "accuracy": self.accuracy,
@@ -112,6 +136,7 @@ class Evaluation:
             "class_names": list(names),
             "per_class": [_without_none(asdict(one)) for one in self.metrics.classes],
             "reliability": [asdict(one) for one in self.metrics.reliability],
+            **({"groups": {name: asdict(figure) for name, figure in self.groups.items()}} if self.groups else {}),
             "confusion": self.confusion.tolist(),
             **({"baseline": self.beside.write()} if self.beside else {}),
             "predictions": [
@@ -144,14 +169,43 @@ def _opened(recipe: Recipe, run: Run) -> Index:
         ) from None
 
 
-def evaluate(run: Run | str | Path) -> Evaluation:
-    """Measure a run on its test pictures, write evaluation.json and draw the figures into its folder."""
+def evaluate(run: Run | str | Path, data: str | Path | None = None, *, mirrored: bool = False) -> Evaluation:
+    """Measure a run on its test pictures, write evaluation.json and draw the figures into its folder.
+
+    With `data`, on all pictures of another source, whose classes are found by name; `mirrored` also asks about every
+    picture's mirror image and takes the mean. Both are written into a folder of their own in `evaluations/`.
+    """
     from vitral.evaluation.figures import draw
 
     run = run if isinstance(run, Run) else Run.load(run)
-    weights, recipe, record = run.weights(), run.recipe, run.record
+    weights = run.weights()
+    packed, numbers, labels, notes = _own(run, weights) if data is None else _other(run, weights, str(data))
+    found = answers(weights.model, packed, numbers, weights.preprocess, mirrored)
+    words = [*([] if data is None else [last_name(str(data))]), *(["mirrored"] if mirrored else [])]
+    evaluation = Evaluation(
+        run=run,
+        weights=weights,
+        calibration=Calibration.beside(run.folder, len(weights.class_names)),
+        pack=packed,
+        numbers=numbers,
+        answers=replace(found, labels=torch.from_numpy(labels)),
+        folder=run.folder / "evaluations" / "-".join(words) if words else run.folder,
+        mirrored=mirrored,
+        notes=notes,
+    )
+    run.write_evaluation(evaluation.write(), evaluation.folder)
+    draw(evaluation)
+    return evaluation
+
+
+Asked = tuple[Pack, NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]  # pack, numbers, labels, notes
+
+
+def _own(run: Run, weights: Weights) -> Asked:
+    """The test pictures."""
+    recipe = run.recipe
     packed = pack(_opened(recipe, run), weights.preprocess, data_directory(recipe.data.directory))
-    if packed.sha256 != record.data.sha256:
+    if packed.sha256 != run.record.data.sha256:
         raise DataError(
             f"The pictures of {recipe.data.source} are not those that {run.folder} was trained with: "
             "they, their labels or their split have changed, so its test pictures may no longer be unseen."
@@ -159,9 +213,32 @@ def evaluate(run: Run | str | Path) -> Evaluation:
     numbers = packed.of("test")
     if not len(numbers):
         raise DataError(f"{recipe.data.source} has no test pictures to measure {run.folder} on.")
-    found = answers(weights.model, packed, numbers, weights.preprocess)
-    doubt = Calibration.beside(run.folder, len(weights.class_names))
-    evaluation = Evaluation(run, weights, doubt, packed, numbers, found)
-    run.write_evaluation(evaluation.write())
-    draw(evaluation)
-    return evaluation
+    return packed, numbers, packed.index.labels[numbers], ()
+
+
+def _other(run: Run, weights: Weights, source: str) -> Asked:
+    """All pictures of another source whose class the model knows."""
+    directory = run.recipe.data.directory
+    packed = pack(open_source(Data(source=source, directory=directory)), weights.preprocess, data_directory(directory))
+    known = {name: label for label, name in enumerate(weights.class_names)}
+    theirs = np.array([known.get(name, -1) for name in packed.index.class_names])
+    numbers = np.concatenate([packed.of(split) for split in SPLITS])
+    labels = theirs[packed.index.labels[numbers]]
+    unknown = [name for name in packed.index.class_names if name not in known]
+    if not (labels >= 0).any():
+        raise DataError(
+            f"{source} has no class that {run.folder} knows: it has {_some(unknown)}, and the model {_some([*known])}."
+        )
+    notes = [f"All pictures of {source} are measured on, whatever split they are in."]
+    if unknown:
+        notes.append(
+            f"{(labels < 0).sum():,} pictures are left out, of classes that the model does not know: {_some(unknown)}."
+        )
+    if missing := [name for name in known if name not in packed.index.class_names]:
+        notes.append(f"{source} has no pictures of {_some(missing)}.")
+    return packed, numbers[labels >= 0], labels[labels >= 0], tuple(notes)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more

@@ -3,11 +3,12 @@
 import os
 import platform
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vitral.data.batches import Batches, class_weights
 from vitral.data.pack import Pack, Progress, mean_and_std, packing
@@ -57,10 +58,14 @@ class Plan:
         )
 
 
-def prepare(recipe: Recipe) -> Generator[Progress, None, Plan]:
-    """Open the pictures, pack them (and tell how far that is), build the model. No run is begun yet."""
+def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator[Progress, None, Plan]:
+    """Open the pictures, pack them (and tell how far that is), build the model. No run is begun yet.
+
+    `splits`, (samples,), puts other splits in the place of the source's.
+    """
     device = choose_device(recipe.train.device)
     index = open_source(recipe.data)
+    index = index if splits is None else replace(index, splits=splits)
     config = complete(recipe.model, index)
     _check_smallest(recipe, config)
     unmeasured = preprocess_of(recipe, config)
@@ -93,9 +98,9 @@ def prepare(recipe: Recipe) -> Generator[Progress, None, Plan]:
     )
 
 
-def prepared(recipe: Recipe) -> Plan:
+def prepared(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Plan:
     """The same, without telling."""
-    steps = prepare(recipe)
+    steps = prepare(recipe, splits)
     while True:
         try:
             next(steps)

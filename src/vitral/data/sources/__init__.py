@@ -42,6 +42,7 @@ class Index:
     storage: Storage = field(repr=False)
     notes: tuple[str, ...] = ()  # what was found and done, a sentence each
     unread: tuple[str, ...] = ()  # pictures in formats that Vitral does not read
+    groups: Sequence[str] | None = None  # (samples,) what belongs together, where data.group_by says so
 
     def of(self, split: str) -> NDArray[np.int64]:
         """The numbers of the samples in a split, in order."""
@@ -197,7 +198,8 @@ def _completed(
         splits, labels, samples, groups, validation=data.validation, seed=data.split_seed, official=official
     )
     channels = _channels(storage, len(samples))
-    return Index(data.source, tuple(class_names), samples, labels, made, channels, storage, (*notes, *done))
+    told = (*notes, *done)
+    return Index(data.source, tuple(class_names), samples, labels, made, channels, storage, told, groups=groups)
 
 
 def _channels(storage: Storage, count: int) -> int:

@@ -1,0 +1,88 @@
+"""Labels that were flipped are found again, by a model that has not learnt from the picture."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from conftest import quick_digits
+from vitral.data.config import Data
+from vitral.data.pack import Pack, pack
+from vitral.data.preprocess import Preprocess
+from vitral.data.sources import open_source
+from vitral.evaluation.suspects import suspects, write_suspects
+from vitral.recipe import Recipe
+from vitral.recipes import digits
+from vitral.training.folds import FoldStep, OutOfFold, out_of_fold
+
+
+def digits_folder(folder: Path, each: int, flipped: float, seed: int = 0) -> set[str]:
+    """Real digits as files; some of them lie in a wrong class's folder. Returns those."""
+    index, random = open_source(Data(source="digits")), np.random.default_rng(seed)
+    wrong = set()
+    for label in range(10):
+        (folder / str(label)).mkdir(parents=True)
+    for label in range(10):
+        for number in np.flatnonzero(index.labels == label)[:each]:
+            place = label
+            if random.random() < flipped:
+                place = int(random.choice([other for other in range(10) if other != label]))
+                wrong.add(f"{place}/{number}.png")
+            Image.fromarray(np.asarray(index.storage.read(int(number)))).save(folder / str(place) / f"{number}.png")
+    return wrong
+
+
+def result_of(recipe: Recipe, steps: int, folds: int = 5) -> tuple[list[FoldStep], OutOfFold]:
+    *told, last = out_of_fold(recipe, steps, folds)
+    assert isinstance(last, OutOfFold)
+    return [one for one in told if isinstance(one, FoldStep)], last
+
+
+def test_every_picture_is_asked_about_once_by_a_model_that_has_not_seen_it(tmp_path: Path) -> None:
+    digits_folder(tmp_path / "pictures", each=12, flipped=0.0)
+    (tmp_path / "pictures" / "3" / "broken.png").write_bytes(b"no picture")
+    told, found = result_of(quick_digits().changed({"data.source": str(tmp_path / "pictures")}), steps=3, folds=4)
+    assert [(one.fold, one.step) for one in told] == [(fold, step) for fold in (1, 2, 3, 4) for step in (1, 2, 3)]
+    assert len(found.numbers) == 120 and found.probabilities.shape == (120, 10)
+    assert np.allclose(found.probabilities.sum(axis=1), 1)
+    again = result_of(quick_digits().changed({"data.source": str(tmp_path / "pictures")}), steps=3, folds=4)[1]
+    assert np.array_equal(found.probabilities, again.probabilities)
+
+
+def some_pack(tmp_path: Path) -> Pack:
+    digits_folder(tmp_path / "pictures", each=4, flipped=0.0)
+    preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
+    return pack(open_source(Data(source=str(tmp_path / "pictures"))), preprocess, tmp_path / "packs")
+
+
+def test_who_is_accused_and_in_which_order(tmp_path: Path) -> None:
+    made = some_pack(tmp_path)
+    numbers = np.arange(40)
+    probabilities = 0.01 + 0.9 * np.eye(10)[made.index.labels]
+    assert suspects(made, numbers, probabilities) == []
+    probabilities[3] = 0.01 + 0.9 * np.eye(10)[7]  # sure of something else
+    probabilities[5] = 0.01 + 0.09 * np.eye(10)[7]  # something else is most probable, and it is not sure of it
+    probabilities[9] = 0.01 + 0.95 * np.eye(10)[1]
+    found = suspects(made, numbers, probabilities)
+    assert [one.number for one in found] == [9, 3]
+    assert found[1].suggested == "7" and found[1].label == made.index.class_names[made.index.labels[3]]
+    assert found[0].doubt == pytest.approx(0.95)
+    write_suspects(found, made, tmp_path)
+    rows = list(csv.DictReader((tmp_path / "suspects.csv").read_text().splitlines()))
+    assert [row["sample"] for row in rows] == [made.index.samples[9], made.index.samples[3]]
+    with Image.open(tmp_path / "suspects.png") as sheet:
+        assert min(sheet.size) > 200
+
+
+@pytest.mark.slow
+def test_flipped_labels_are_found_again(tmp_path: Path) -> None:
+    """5 % of 1,500 real labels flipped. Chance would find 5 % of them among as many; at least half must be."""
+    wrong = digits_folder(tmp_path / "pictures", each=150, flipped=0.05)
+    recipe = digits.changed({"data.source": str(tmp_path / "pictures")})
+    _, found = result_of(recipe, steps=200)
+    accused = [one.sample for one in suspects(found.pack, found.numbers, found.probabilities)]
+    precision = len(wrong & set(accused[: len(wrong)])) / len(wrong)
+    print(f"{len(wrong)} flipped, precision at that number {precision:.1%}")
+    assert precision > 0.5
