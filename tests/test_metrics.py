@@ -110,6 +110,15 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     assert held >= 50
 
 
+def test_every_interval_holds_its_own_figure() -> None:
+    for seed in range(20):
+        labels, probabilities = answers(60, 3, seed, skill=2.0)
+        found = measure(labels, probabilities, names(3))
+        for figure in (found.loss, found.balanced_accuracy, found.macro_f1, found.calibration_error):
+            assert figure.low is not None and figure.high is not None
+            assert 0 <= figure.low <= figure.value <= figure.high
+
+
 def test_few_pictures_get_no_bootstrap() -> None:
     found = measure(*answers(FEW - 1, 3), names(3))
     assert (found.loss.low, found.macro_f1.high, found.balanced_accuracy.low) == (None, None, None)

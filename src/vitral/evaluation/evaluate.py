@@ -35,6 +35,7 @@ class Evaluation:
     numbers: NDArray[np.int64]  # (n,) of the test pictures in the pack
     answers: Answers
     folder: Path  # where what was found is written
+    own: bool = True  # whether these are the run's own test pictures, and not those of another source
     mirrored: bool = False  # whether the mean with the mirror image was taken
     notes: tuple[str, ...] = ()  # a sentence each
 
@@ -88,11 +89,6 @@ class Evaluation:
     def accuracy(self) -> float:
         """Share of right answers on the test pictures."""
         return self.metrics.accuracy.value
-
-    @property
-    def own(self) -> bool:
-        """Whether these are the run's own test pictures, and not those of another set."""
-        return self.pack.sha256 == self.run.record.data.sha256
 
     @property
     def beside(self) -> Beside | None:
@@ -176,6 +172,7 @@ def evaluate(run: Run | str | Path, data: str | Path | None = None, *, mirrored:
     picture's mirror image and takes the mean. Both are written into a folder of their own in `evaluations/`.
     """
     from vitral.evaluation.figures import draw
+    from vitral.evaluation.report import write_report
 
     run = run if isinstance(run, Run) else Run.load(run)
     weights = run.weights()
@@ -190,11 +187,13 @@ def evaluate(run: Run | str | Path, data: str | Path | None = None, *, mirrored:
         numbers=numbers,
         answers=replace(found, labels=torch.from_numpy(labels)),
         folder=run.folder / "evaluations" / "-".join(words) if words else run.folder,
+        own=data is None,
         mirrored=mirrored,
         notes=notes,
     )
     run.write_evaluation(evaluation.write(), evaluation.folder)
     draw(evaluation)
+    write_report(evaluation)
     return evaluation
 
 

@@ -1,138 +1,269 @@
-"""Pictures of how a run went and how good it is, written into its folder as PNG."""
+"""Pictures of how a run went and how good it is, written into its folder as PNG.
 
-from typing import TYPE_CHECKING, Any
+Given a file to write `to`, a figure comes without title, for the report, which says in text what it shows.
+"""
+
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitral.look.figures import BLUE, GREEN, GREY, ORANGE, RED, figure, show_image, where_it_looked
+from vitral.data.config import Augment
+from vitral.look.figures import GREEN, RED, Theme, caption, figure, show_image, theme, where_it_looked
 from vitral.look.maps import attention_map
+from vitral.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from vitral.evaluation.evaluate import Evaluation
 
+NUMBERED = 40  # classes, up to which a confusion matrix has room for numbers
+ROWS = 200  # classes, up to which all are drawn, one below the other
+COLUMNS = 8  # pictures side by side
+
 
 def draw(evaluation: "Evaluation") -> None:
-    """All of them."""
-    curves(evaluation)
+    """All of them. The curves belong to the run, and stay with it."""
+    if evaluation.folder == evaluation.run.folder:
+        curves(evaluation)
     classes(evaluation)
     confusion(evaluation)
+    reliability(evaluation)
     predictions(evaluation)
     attention(evaluation)
 
 
-def curves(evaluation: "Evaluation") -> None:
-    """Loss and accuracy, epoch by epoch."""
+def of_what(evaluation: "Evaluation") -> str:
+    """What the figures are of, in words."""
+    return "test pictures" if evaluation.own else "pictures"
+
+
+Panel = Literal["loss", "accuracy"]
+
+
+def curves(
+    evaluation: "Evaluation", to: IO[bytes] | None = None, dark: bool = False, only: Panel | None = None
+) -> None:
+    """Loss and accuracy, epoch by epoch; or one of the two."""
     epochs = [line for line in evaluation.run.metrics if line["event"] == "epoch"]
     if not epochs:
         return
-    what = "Training pictures are augmented and their targets smoothed, so their figures can be the worse ones."
-    with figure(evaluation.run.folder / "curves.png", 9, 4, "Learning curves", what) as drawn:
-        for axes, name in zip(drawn.subplots(1, 2), ("loss", "accuracy"), strict=True):
-            for split, colour, dashes in (("train", ORANGE, "--"), ("validation", BLUE, "-")):
-                if f"{split}_{name}" in epochs[0]:
-                    _curve(axes, epochs, f"{split}_{name}", colour, dashes)
-            axes.set(title=name.capitalize(), xlabel="epoch")
-            axes.grid(axis="y")
-            axes.margins(x=0.01)
-            if name == "accuracy":
-                axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-                axes.set_ylim(top=1.0)
-            axes.legend(frameon=False, loc="best")
+    panels: list[Panel] = [only] if only else ["loss", "accuracy"]
+    title = "" if to else "Learning curves"
+    where = to or evaluation.folder / "curves.png"
+    subtitle = "" if to else worse_in_training(evaluation.run.recipe)
+    with figure(where, 4.6 * len(panels), 4.3, title, subtitle, dark=dark) as drawn:
+        for axes, name in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            _panel(axes, epochs, name, evaluation, theme(dark))
 
 
-def _curve(axes: "Axes", epochs: list[dict[str, Any]], name: str, colour: str, dashes: str) -> None:
-    x, y = [line["epoch"] for line in epochs], [line[name] for line in epochs]
-    last = f"{y[-1]:.1%}" if name.endswith("accuracy") else f"{y[-1]:.3f}"
-    marker = "o" if len(x) == 1 else ""
-    axes.plot(x, y, dashes, color=colour, marker=marker, label=f"{name.split('_')[0]}, at the end {last}")
+def worse_in_training(recipe: Recipe) -> str:
+    """Why the figures of the training pictures can be worse than those of the validation pictures; "": they cannot."""
+    reasons = []
+    if recipe.data.augment != Augment():
+        reasons.append("are augmented")
+    if recipe.train.label_smoothing:
+        reasons.append("have smoothed targets")
+    return f"Training pictures {' and '.join(reasons)}, so their figures can be the worse ones." if reasons else ""
+
+
+def _panel(axes: "Axes", epochs: list[dict[str, Any]], name: Panel, evaluation: "Evaluation", colours: Theme) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    x = [line["epoch"] for line in epochs]
+    for split, colour, dashes in (("train", colours.orange, "--"), ("validation", colours.blue, "-")):
+        if (key := f"{split}_{name}") in epochs[0]:
+            y = [line[key] for line in epochs]
+            last = f"{y[-1]:.1%}" if name == "accuracy" else f"{y[-1]:.3f}"
+            marker = "o" if len(x) == 1 else ""
+            axes.plot(x, y, dashes, color=colour, marker=marker, label=f"{split}, at the end {last}", zorder=3)
+    if "validation_loss" in epochs[0] and len(x) > 1:
+        best = min(epochs, key=lambda line: line["validation_loss"])["epoch"]
+        label = f"least validation loss: epoch {best} of {x[-1]}"
+        axes.axvline(best, color=colours.grey, linewidth=1, alpha=0.7, label=label)
+    told = evaluation.run.baseline
+    if name == "accuracy" and told and told.validation_accuracy is not None:
+        label = f"{told.method.split(' on ')[0]}, validation {told.validation_accuracy:.1%}"
+        axes.axhline(told.validation_accuracy, color=colours.ink, linewidth=1.5, linestyle=":", label=label)
+    axes.set(title=name.capitalize(), xlabel="epoch")
+    axes.grid(axis="y")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.margins(x=0.01)
+    if len(x) == 1:
+        axes.set_xlim(x[0] - 0.5, x[0] + 0.5)
+    if name == "accuracy":
+        axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+        axes.set_ylim(top=1.01)
+    else:
+        axes.set_ylim(0, 1.04 * axes.dataLim.ymax)
+    # Below the axes, where no line passes.
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(-0.02, -0.2), borderaxespad=0, fontsize=9)
 
 
 def classes(evaluation: "Evaluation") -> None:
     """How many pictures of each class were recognised."""
-    from scipy.stats import binomtest
-
-    names, matrix = evaluation.weights.class_names, evaluation.confusion
-    right, count = np.diag(matrix), matrix.sum(axis=1)
-    shown = [i for i in range(len(names)) if count[i]]
-    low_high = np.array(
-        [binomtest(int(right[i]), int(count[i])).proportion_ci(method="wilson") for i in shown], dtype=float
-    )
-    share = right[shown] / count[shown]
-    what = (
-        f"Share of each class's test pictures recognised, with 95 % intervals; dotted: all, {evaluation.accuracy:.1%}."
-    )
-    with figure(evaluation.run.folder / "classes.png", 7, 1.3 + 0.34 * len(shown), "Class by class", what) as drawn:
+    found, colours, words = list(evaluation.metrics.classes), theme(dark=False), of_what(evaluation)
+    what = f"Share of each class's {words} recognised, with 95 % intervals; dotted: all, {evaluation.accuracy:.1%}."
+    if len(found) > ROWS:
+        tested = [one for one in found if one.recall]
+        found = sorted(tested, key=lambda one: one.recall.value if one.recall else 1.0)[:ROWS]
+        what += f" The {ROWS} least recognised of {len(evaluation.metrics.classes):,} classes."
+    size, row = (10, 0.34) if len(found) <= NUMBERED else (8, 0.2)
+    height = 1.3 + row * len(found)
+    with figure(evaluation.folder / "classes.png", 7, height, "Class by class", what) as drawn:
         axes = drawn.subplots()
-        rows = np.arange(len(shown))
-        # From the bar's end to the ends of the interval; rounding must not make a length negative.
-        whiskers = np.abs(np.stack([share - low_high[:, 0], low_high[:, 1] - share]))
-        axes.barh(rows, share, color="#80B8D8", height=0.66)
-        axes.errorbar(share, rows, xerr=whiskers, fmt="none", ecolor="#22262B", elinewidth=1.2, capsize=3)
-        axes.set_yticks(rows, [f"{names[i]}   {right[i]} of {count[i]}" for i in shown])
+        for at, one in enumerate(found):
+            if one.recall is None:
+                axes.text(0.006, at, f"no {words}", va="center", fontsize=size - 1, color=colours.soft)
+                continue
+            share, low, high = one.recall.value, one.recall.low or 0.0, one.recall.high or 0.0
+            # Rounding must not make a length negative.
+            whiskers = [[max(0.0, share - low)], [max(0.0, high - share)]]
+            axes.barh(at, share, color=colours.bar, height=0.66)
+            axes.errorbar(share, at, xerr=whiskers, fmt="none", ecolor=colours.ink, elinewidth=1.2, capsize=2.5)
+        counts = [f"   {one.right} of {one.pictures}" if one.pictures else "" for one in found]
+        labels = [caption(one.name, 28) + count for one, count in zip(found, counts, strict=True)]
+        axes.set_yticks(range(len(found)), labels, fontsize=size)
         axes.tick_params(axis="y", length=0)
-        axes.invert_yaxis()
+        axes.set_ylim(len(found) - 0.4, -0.6)
         axes.set_xlim(0, 1.005)
         axes.xaxis.set_major_formatter(lambda part, _: f"{part:.0%}")
         axes.grid(axis="x")
         axes.set_axisbelow(True)
-        axes.axvline(evaluation.accuracy, color=GREY, linewidth=1, linestyle=":")
+        axes.axvline(evaluation.accuracy, color=colours.grey, linewidth=1, linestyle=":")
 
 
-def confusion(evaluation: "Evaluation") -> None:
+def confusion(evaluation: "Evaluation", to: IO[bytes] | None = None, dark: bool = False) -> None:
     """What was taken for what."""
-    names, matrix = evaluation.weights.class_names, evaluation.confusion
-    share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    side = 1.8 + 0.45 * len(names)
-    with figure(
-        evaluation.run.folder / "confusion.png",
-        side + 0.6,
-        side + 0.5,
-        "Confusion matrix",
-        "Test pictures; each row is one class.",
-    ) as drawn:
-        axes = drawn.subplots()
-        axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
-        for row, column in zip(*np.nonzero(matrix), strict=True):
-            axes.text(
-                column,
-                row,
-                str(matrix[row, column]),
-                ha="center",
-                va="center",
-                color="white" if share[row, column] > 0.5 else RED,
-                fontweight="normal" if row == column else "bold",
-            )
-        axes.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 3 else 0)
-        axes.set_yticks(range(len(names)), names)
-        axes.set(xlabel="what it said", ylabel="what it was")
-        axes.tick_params(length=0)
+    title = "" if to else "Confusion matrix"
+    what = "" if to else how_to_read_confusion(len(evaluation.weights.class_names))
+    labels = [caption(name, 22) for name in evaluation.weights.class_names]
+    n = len(labels)
+    cell = 0.5 if n <= 12 else 0.36 if n <= NUMBERED else max(0.14, 5.6 / n) if n <= 100 else 14 / n  # inches
+    longest = 0.075 * max(map(len, labels))
+    side = cell * n + 0.7 + longest
+    where = to or evaluation.folder / "confusion.png"
+    with figure(where, max(3.2, side), max(3.2, side) + 0.3 * bool(title), title, what, dark=dark) as drawn:
+        _matrix(drawn.subplots(), evaluation.confusion, labels, cell, theme(dark))
+
+
+def how_to_read_confusion(classes: int) -> str:
+    """Colours and numbers, in words."""
+    colour = "Each row is one class; colour is the share of the row"
+    return f"{colour}, numbers are pictures; no number: none." if classes <= NUMBERED else f"{colour}: strong is all."
+
+
+def _matrix(axes: "Axes", matrix: NDArray[np.int64], labels: list[str], cell: float, colours: Theme) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    n = len(matrix)
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    colour_map = LinearSegmentedColormap.from_list("shares", list(colours.shares))
+    axes.imshow(shares, cmap=colour_map, vmin=0, vmax=1)
+    size = 10 if n <= 12 else 7.5 if n <= NUMBERED else 7
+    for row, column in zip(*np.nonzero(matrix), strict=True):
+        if n > NUMBERED:
+            break
+        red, green, blue, _ = colour_map(shares[row, column])
+        bright = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
+        count = int(matrix[row, column])
+        axes.text(
+            column,
+            row,
+            f"{count}",
+            ha="center",
+            va="center",
+            fontsize=size if count < 1_000 else 0.7 * size,
+            color="#15181C" if bright else "#FFFFFF",
+            fontweight="normal" if row == column else "bold",
+        )
+    # As many names as there is room for: a line of so many points needs a little more.
+    every = int(np.ceil(size * 1.2 / 72 / cell))
+    ticks = range(0, n, every)
+    axes.set_xticks(ticks, labels[::every], rotation=90 if max(map(len, labels)) > 3 else 0, fontsize=size)
+    axes.set_yticks(ticks, labels[::every], fontsize=size)
+    axes.set_xlabel("what it said")
+    axes.set_ylabel("what it was")
+    axes.tick_params(length=0)
+    if 12 < n <= 100:
+        axes.set_xticks(np.arange(n + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(n + 1) - 0.5, minor=True)
+        axes.grid(which="minor", linewidth=0.3)
+        axes.tick_params(which="minor", length=0)
+
+
+def reliability(evaluation: "Evaluation", to: IO[bytes] | None = None, dark: bool = False) -> None:
+    """How often it is right when it says that it is so sure."""
+    from matplotlib.ticker import MaxNLocator
+
+    bins, colours = evaluation.metrics.reliability, theme(dark)
+    title = "" if to else "How sure, how right"
+    what = "" if to else "Pictures by how sure the model was. On the dotted line it is right as often as it says."
+    with figure(to or evaluation.folder / "reliability.png", 5, 5.4, title, what, dark=dark) as drawn:
+        above, below = drawn.subplots(2, 1, sharex=True, height_ratios=[4, 1])
+        sure, right = [one.confidence for one in bins], [one.accuracy.value for one in bins]
+        low = [max(0.0, one.accuracy.value - (one.accuracy.low or 0.0)) for one in bins]
+        high = [max(0.0, (one.accuracy.high or 0.0) - one.accuracy.value) for one in bins]
+        above.plot([0, 1], [0, 1], ":", color=colours.grey, linewidth=1.5)
+        above.errorbar(sure, right, yerr=[low, high], fmt="none", ecolor=colours.blue, elinewidth=1.2, capsize=2.5)
+        above.plot(sure, right, "o-", color=colours.blue, linewidth=1.2, markersize=5, clip_on=False, zorder=3)
+        above.set(ylabel="how often it is right", xlim=(0, 1.01), ylim=(0, 1.02))
+        above.grid()
+        below.bar(sure, [one.pictures for one in bins], width=0.04, color=colours.bar)
+        below.set(xlabel="how sure it says it is", ylabel="pictures")
+        below.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        for axis in (above.xaxis, above.yaxis):
+            axis.set_major_formatter(lambda share, _: f"{share:.0%}")
+
+
+def chosen_wrong(evaluation: "Evaluation", most: int) -> NDArray[np.int64]:
+    """The most confident mistakes, the surest first."""
+    confident, is_right = evaluation.probabilities.max(axis=1), evaluation.right
+    return np.flatnonzero(~is_right)[np.argsort(-confident[~is_right], kind="stable")][:most]
+
+
+def chosen_right(evaluation: "Evaluation", most: int) -> NDArray[np.int64]:
+    """Evenly from the least to the most confident, so that the doubtful ones are seen too."""
+    confident, is_right = evaluation.probabilities.max(axis=1), evaluation.right
+    by_doubt = np.flatnonzero(is_right)[np.argsort(confident[is_right], kind="stable")]
+    return by_doubt[np.linspace(0, len(by_doubt) - 1, min(most, len(by_doubt))).astype(int)]
 
 
 def predictions(evaluation: "Evaluation") -> None:
     """Pictures that it got wrong, the most confident mistakes first, and some that it got right."""
-    columns = 8
-    confident, is_right = evaluation.probabilities.max(axis=1), evaluation.right
-    wrong = np.flatnonzero(~is_right)[np.argsort(-confident[~is_right], kind="stable")][: 2 * columns]
-    # Evenly from the least to the most confident, so that the doubtful ones are seen too.
-    by_doubt = np.flatnonzero(is_right)[np.argsort(confident[is_right], kind="stable")]
-    right = by_doubt[np.linspace(0, len(by_doubt) - 1, min(2 * columns, len(by_doubt))).astype(int)]
-    rows = -(-len(wrong) // columns) + -(-len(right) // columns)
-    what = (
-        f"{(~is_right).sum()} of {evaluation.pictures} test pictures are wrong (true → said), the surest first; "
-        "below, right ones, the least sure first."
-    )
-    with figure(
-        evaluation.run.folder / "predictions.png", 1.15 * columns, 0.9 + 1.55 * max(rows, 1), "Predictions", what
-    ) as drawn:
-        grid = drawn.subplots(max(rows, 1), columns, squeeze=False)
+    wrong, right = chosen_wrong(evaluation, 2 * COLUMNS), chosen_right(evaluation, 2 * COLUMNS)
+    columns = max(5, min(COLUMNS, max(len(wrong), len(right))))
+    wrong_rows, right_rows = -(-len(wrong) // columns), -(-len(right) // columns)
+    rows = wrong_rows + right_rows
+    height, width = evaluation.weights.preprocess.image_size
+    tall = 0.45 + 1.1 * min(2.0, height / width)
+    path, what = evaluation.folder / "predictions.png", _what_is_shown(evaluation, len(wrong), len(right))
+    with figure(path, 1.15 * columns, 0.8 + tall * rows, "Predictions", what) as drawn:
+        grid = drawn.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
             axes.axis("off")
         _gallery(evaluation, grid.flat[: len(wrong)], wrong, RED)
-        _gallery(evaluation, grid.flat[-(-len(wrong) // columns) * columns :], right, GREEN)
+        _gallery(evaluation, grid.flat[wrong_rows * columns :], right, GREEN)
+
+
+def _what_is_shown(evaluation: "Evaluation", wrong: int, right: int) -> str:
+    all_wrong, pictures = int((~evaluation.right).sum()), f"{evaluation.pictures:,} {of_what(evaluation)}"
+    if not all_wrong:
+        told = f"None of the {pictures} is wrong."
+    elif not right:
+        told = f"All {pictures} are wrong (true → said)."
+    else:
+        told = f"{all_wrong:,} of {pictures} {'is' if all_wrong == 1 else 'are'} wrong (true → said)."
+    if all_wrong > wrong:
+        told += f" Here are the {wrong} of which it was surest."
+    elif all_wrong > 1:
+        told += " The surest come first."
+    if not right:
+        return told
+    below = "Below are right ones" if all_wrong else "Here are some"
+    return f"{told} {below}{', from the least sure to the surest' if right > 1 else ''}."
 
 
 def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], colour: str) -> None:
@@ -142,16 +273,12 @@ def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], c
         show_image(axes, evaluation.images([i])[0])
         said, was = names[answers.predicted[i]], names[int(answers.labels[i])]
         sure = f"{evaluation.probabilities[i].max():.0%}"
-        text = f"{_short(said, 12)} ✓\n{sure}" if said == was else f"{_short(was, 7)} → {_short(said, 7)}\n{sure}"
+        text = f"{caption(said, 12)} ✓\n{sure}" if said == was else f"{caption(was, 7)} → {caption(said, 7)}\n{sure}"
         axes.set_title(text, fontsize=9, color=colour, loc="center")
 
 
-def _short(name: str, most: int) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
-
-
 def attention(evaluation: "Evaluation", most: int = 10) -> None:
-    """Where it looked: one test picture of each class, as far as there is room."""
+    """Where it looked: one picture of each class, as far as there is room."""
     labels = evaluation.answers.labels.numpy()
     chosen = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)[:most]]
     model, preprocess = evaluation.weights.model, evaluation.weights.preprocess
@@ -161,6 +288,6 @@ def attention(evaluation: "Evaluation", most: int = 10) -> None:
     # What the token that is read out took from each patch; where that is the mean of the patches, the mean of theirs.
     maps = maps[:, :, extra:].mean(dim=2) if model.config.pool.kind == "mean" else maps[:, :, 0]
     names, predicted = evaluation.weights.class_names, evaluation.answers.predicted
-    captions = [f"is {names[labels[i]]},\nsays {names[predicted[i]]}" for i in chosen]
+    captions = [f"is {caption(names[labels[i]], 22)},\nsays {caption(names[predicted[i]], 22)}" for i in chosen]
     grid = maps.unflatten(2, model.config.grid).numpy()
-    where_it_looked(evaluation.run.folder / "attention.png", pictures, grid, captions)
+    where_it_looked(evaluation.folder / "attention.png", pictures, grid, captions)

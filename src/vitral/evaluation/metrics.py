@@ -2,7 +2,8 @@
 
 Shares (accuracy, recall, …) have Wilson's interval. What is no plain share (loss, balanced accuracy, macro-F1,
 calibration error) has that of a bootstrap: as many pictures are drawn 1,000 times, with repeats, and the interval is
-the middle 95 % of the figures that come out.
+the middle 95 % of the figures that come out, moved by as much as these are off on average (a calibration error is always
+larger in a draw: chance alone pulls confidence and accuracy apart).
 """
 
 from collections.abc import Callable
@@ -145,7 +146,9 @@ def _bootstrapped(figures: Callable[[Floats], tuple[float, ...]], n: int) -> lis
         return [Figure(value) for value in all_once]
     random = np.random.default_rng(0)  # the same intervals each time
     drawn = [figures(np.bincount(random.integers(0, n, n), minlength=n).astype(np.float64)) for _ in range(DRAWS)]
-    low, high = np.quantile(np.array(drawn), [0.025, 0.975], axis=0)
+    values = np.array(drawn)
+    values -= values.mean(axis=0) - np.array(all_once)
+    low, high = np.maximum(np.quantile(values, [0.025, 0.975], axis=0), 0.0)
     return [Figure(*map(float, each)) for each in zip(all_once, low, high, strict=True)]
 
 

@@ -1,10 +1,13 @@
 """One look for all figures, and the figures of attention."""
 
+import textwrap
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,44 +22,118 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, RED, GREY, INK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8A8F98", "#22262B"
 MAP = "cividis"  # perceptually even, and the same to all kinds of colour vision
 
-STYLE: Any = {  # matplotlib types the keys one by one
-    "figure.dpi": 150,
-    "savefig.dpi": 150,
-    "figure.facecolor": "white",
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": GREY,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "grid.color": "#E3E6EA",
-    "grid.linewidth": 0.8,
-    "lines.linewidth": 2,
-}
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of a figure. Both themes have the same hues, light enough or dark enough for their ground."""
+
+    ground: str
+    ink: str
+    soft: str  # text that may stand back
+    grey: str
+    grid: str
+    blue: str
+    orange: str
+    green: str
+    red: str
+    bar: str
+    shares: tuple[str, ...]  # from none to all, evenly lighter or darker, so that it prints
+
+
+LIGHT = Theme(
+    ground="#FFFFFF",
+    ink=INK,
+    soft="#555B63",
+    grey=GREY,
+    grid="#E3E6EA",
+    blue=BLUE,
+    orange=ORANGE,
+    green=GREEN,
+    red=RED,
+    bar="#80B8D8",
+    shares=("#F7FAFD", "#C3DAEE", "#7DB3D9", "#3381BA", "#08427F"),
+)
+DARK = Theme(
+    ground="#15181C",
+    ink="#E8EAED",
+    soft="#AEB5BE",
+    grey="#808893",
+    grid="#2D333A",
+    blue="#56B4E9",
+    orange="#F0B429",
+    green="#2FC79B",
+    red="#F58B4C",
+    bar="#2F7CAB",
+    shares=("#1C2127", "#1B4161", "#22699C", "#4C9FD6", "#B5DFFA"),
+)
+
+
+def theme(dark: bool) -> Theme:
+    return DARK if dark else LIGHT
+
+
+def _style(colours: Theme) -> Any:  # matplotlib types the keys one by one
+    return {
+        "figure.dpi": 150,
+        "savefig.dpi": 150,
+        "figure.facecolor": colours.ground,
+        "axes.facecolor": colours.ground,
+        "font.family": "DejaVu Sans",
+        "font.size": 10,
+        "text.color": colours.ink,
+        "axes.labelcolor": colours.ink,
+        "axes.edgecolor": colours.grey,
+        "axes.titlesize": 11,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": False,
+        "xtick.color": colours.ink,
+        "ytick.color": colours.ink,
+        "grid.color": colours.grid,
+        "grid.linewidth": 0.8,
+        "lines.linewidth": 2,
+    }
 
 
 @contextmanager
-def figure(path: Path, width: float, height: float, title: str, subtitle: str) -> Iterator["Figure"]:
-    """An empty figure in the common style, drawn on and then written; sizes in inches. No global state is changed."""
+def figure(
+    to: Path | IO[bytes], width: float, height: float, title: str, subtitle: str, *, dark: bool = False
+) -> Iterator["Figure"]:
+    """An empty figure in the common style, drawn on and then written; sizes in inches. No global state is changed.
+
+    The subtitle is broken into lines that fit; for each after the first the figure grows.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
+    lines = textwrap.wrap(subtitle, int(14 * width))
+    height += 0.18 * max(0, len(lines) - 1)
+    with matplotlib.rc_context(_style(theme(dark))):
         drawn = Figure(figsize=(width, height), layout="constrained")
-        drawn.suptitle(title + "\n", x=0.01, ha="left", fontsize=14, fontweight="bold")
-        under_title = 1 - 0.42 / height
-        drawn.text(0.01, under_title, subtitle, ha="left", va="center", fontsize=9.5, color="#555B63")
+        if title:
+            # Empty lines below the title keep the room for the subtitle: one of 14 points for 1.3 of 9.5.
+            room = "\n" * -(-3 * len(lines) // 4)
+            drawn.suptitle(title + room, x=0.01, ha="left", fontsize=14, fontweight="bold")
+            style: Any = {"ha": "left", "va": "top", "fontsize": 9.5, "linespacing": 1.3}
+            drawn.text(0.01, 1 - 0.34 / height, "\n".join(lines), color=theme(dark).soft, **style)
         yield drawn
         png = BytesIO()
-        drawn.savefig(png, format="png")
-        write_whole(path, png.getvalue())
+        with warnings.catch_warnings():
+            # A name in letters that the font does not have is drawn as boxes; in the report it is text.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+            drawn.savefig(png, format="png")
+    if isinstance(to, Path):
+        write_whole(to, png.getvalue())
+    else:
+        to.write(png.getvalue())
+
+
+def caption(name: str, most: int = 10_000) -> str:
+    """A name as a figure can show it: short, one line, and $ is a dollar and not the start of a formula."""
+    name = "".join(sign if sign.isprintable() else "·" for sign in name)
+    return (name if len(name) <= most else f"{name[: most - 1]}…").replace("$", r"\$")
 
 
 def show_image(axes: "Axes", image: NDArray[np.uint8]) -> None:  # (C, H, W)

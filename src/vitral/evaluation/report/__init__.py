@@ -1,0 +1,40 @@
+"""`report.html`: all that is known about a run on one page, for a browser, for paper, for mail.
+
+The page is one file: no network, no script, nothing beside it. `facts` gathers what it says as plain values, `pictures`
+what it shows, and report.html, a Jinja template that escapes all names, puts them in order.
+"""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitral.evaluation.report.facts import facts
+from vitral.evaluation.report.pictures import pictures
+from vitral.files import write_whole
+
+if TYPE_CHECKING:
+    from vitral.evaluation.evaluate import Evaluation
+
+REPORT = "report.html"
+
+
+def write_report(evaluation: "Evaluation") -> Path:
+    """Write the page beside evaluation.json, and say where it is."""
+    from jinja2 import Environment, StrictUndefined
+
+    told = facts(evaluation)
+    template = files(__package__).joinpath(REPORT).read_text(encoding="utf-8")
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    page.filters |= {"share": _share, "number": _number}
+    path = evaluation.folder / REPORT
+    with evaluation.run.writing():
+        write_whole(path, page.from_string(template).render(told, shown=pictures(evaluation)))
+    return path
+
+
+def _share(value: float) -> str:
+    return f"{value:.1%}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"

@@ -1,0 +1,277 @@
+"""What the page says: words and numbers from what evaluation.json, run.json, metrics.jsonl and check.json hold."""
+
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vitral.evaluation.baseline import FEW as FEW_FOR_A_VERDICT
+from vitral.evaluation.figures import how_to_read_confusion, of_what, worse_in_training
+from vitral.evaluation.metrics import FEW
+from vitral.run import Record, Run
+
+if TYPE_CHECKING:
+    from vitral.evaluation.evaluate import Evaluation
+
+CHECK = "check.json"
+ROWS = 200  # classes in the table, at most
+SORTED = 12  # classes, above which the worst come first
+GROUPS = 20  # in the table, at most
+PAIRS = 10  # of classes that are confused, at most
+UNEVEN = 3  # times more pictures in the largest class than in the smallest
+ENOUGH = 10  # pictures of about the same confidence, to say how often they are right
+
+MEANINGS = {
+    "accuracy": ("Accuracy", "How many of the pictures it gets right."),
+    "top_5": ("Top 5", "How often the right class is among its five best guesses."),
+    "balanced_accuracy": (
+        "Balanced accuracy",
+        "The same, if every class had equally many pictures: small classes count as much as large ones.",
+    ),
+    "macro_f1": (
+        "Macro-F1",
+        "Finding all pictures of a class and raising no false alarms, in one number, on average over the classes.",
+    ),
+    "loss": (
+        "Loss",
+        "How surprised it is by the right answers: 0 is never. It is useful to compare runs on the same pictures.",
+    ),
+    "calibration_error": (
+        "Calibration error",
+        "How far its probabilities are from how often it is right: at 0%, of answers given with 80%, 80% are right.",
+    ),
+}
+
+
+def facts(evaluation: "Evaluation") -> dict[str, Any]:
+    """All of them, under the names that the template uses."""
+    run, told = evaluation.run, evaluation.write()
+    record, recipe = run.record, run.recipe
+    return {
+        "name": plain(run.folder.resolve().name),
+        "source": _last(record.data.source),
+        "measured_on": None if evaluation.own else _last(told["source"]),
+        "mirrored": evaluation.mirrored,
+        "what": of_what(evaluation),
+        "pictures": told["pictures"],
+        "classes": len(told["class_names"]),
+        "accuracy": told["figures"]["accuracy"],
+        "most_frequent": _most_frequent(told),
+        "verdict": _verdict(evaluation, told),
+        "warnings": [*map(plain, evaluation.notes), *_warnings(told, record, of_what(evaluation))],
+        "check": _check(run.folder),
+        "figures": _figures(told),
+        "training": _training(run),
+        "worse_in_training": worse_in_training(recipe),
+        "table": _table(told),
+        "groups": _groups(told),
+        "pairs": _pairs(told),
+        "confusion": how_to_read_confusion(len(told["class_names"])),
+        "wrong": sum(one["label"] != one["predicted"] for one in told["predictions"]),
+        "calibration": _calibration(told, record),
+        "recipe": recipe.to_toml(),
+        "made": _made(record, evaluation),
+        "shell": f"vitral predict {shlex.quote(_place(run.folder))} PICTURE",
+        "python": f'vitral.Classifier.load({json.dumps(_place(run.folder), ensure_ascii=False)}).predict("PICTURE")',
+    }
+
+
+def plain(text: str) -> str:
+    r"""What cannot be seen, or would change the direction of what follows, is spelt out.
+
+    >>> plain("new\nline")
+    'new\\nline'
+    """
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text
+    )
+
+
+def _most_frequent(told: dict[str, Any]) -> dict[str, Any]:
+    """How far one comes by always giving the same answer."""
+    most = max(told["per_class"], key=lambda one: one["pictures"])
+    return {"name": plain(most["name"]), "share": most["pictures"] / told["pictures"]}
+
+
+def _verdict(evaluation: "Evaluation", told: dict[str, Any]) -> dict[str, Any] | None:
+    if evaluation.beside is None:
+        return None
+    found = told["baseline"]
+    if found["pictures"] < FEW_FOR_A_VERDICT:
+        kind, heading = "doubtful", "Beside a simple method: too few pictures to say"
+    elif found["by_luck"] < 0.05 and found["gained"] > found["lost"]:
+        kind, heading = "good", "Better than a simple method"
+    elif found["by_luck"] < 0.05:
+        kind, heading = "bad", "Worse than a simple method"
+    elif found["accuracy"] > 0.95:
+        kind, heading = "good", "As good as a simple method"
+    else:
+        kind, heading = "doubtful", "Not shown to be better than a simple method"
+    return {"kind": kind, "heading": heading, "text": evaluation.beside.verdict}
+
+
+def _warnings(told: dict[str, Any], record: Record, what: str) -> Iterator[str]:
+    """What to know before believing the numbers."""
+    if record.state != "finished":
+        yield "The training was stopped before its end: these are the weights that it had got to."
+    if told["pictures"] < FEW:
+        pictures = f"{told['pictures']} {what} are" if told["pictures"] > 1 else f"1 {what[:-1]} is"
+        yield f"{pictures} few: take these numbers as a first sign, no more. From some hundreds on they tell something."
+    untested = [plain(one["name"]) for one in told["per_class"] if not one["pictures"]]
+    if untested and told["split"] == "test":
+        more = f" and {len(untested) - 8} more classes" if len(untested) > 8 else ""
+        yield f"No test picture shows {', '.join(untested[:8])}{more}: nothing is known about that."
+    tested = [one for one in told["per_class"] if one["pictures"]]
+    most, least = (choose(tested, key=lambda one: one["pictures"]) for choose in (max, min))
+    if most["pictures"] > UNEVEN * least["pictures"]:
+        yield (
+            f"The classes are uneven: {most['pictures']:,} {what} show {plain(most['name'])} and "
+            f"{least['pictures']:,} {plain(least['name'])}. Accuracy flatters then; look at balanced accuracy, "
+            f"{told['figures']['balanced_accuracy']['value']:.1%}, and at each class."
+        )
+    if "temperature" not in told:
+        yield f"{_no_temperature(record)} Take its probabilities with care."
+
+
+def _no_temperature(record: Record) -> str:
+    if record.data.pictures.get("validation"):
+        return (
+            "No temperature was measured for this model (its training was stopped, or is older than that), "
+            "so it may be surer or less sure than it should be."
+        )
+    return (
+        "There were no validation pictures, so no temperature could be found, and the model may be surer or "
+        "less sure than it should be."
+    )
+
+
+def _check(folder: Path) -> list[dict[str, Any]] | None:
+    """What `vitral check` found; None: it was not run for this run, or what it wrote cannot be read."""
+    try:
+        findings = json.loads((folder / CHECK).read_text(encoding="utf-8"))["findings"]
+        return [
+            {
+                "serious": bool(one["serious"]),
+                "what": plain(str(one["what"])),
+                "advice": plain(str(one.get("advice", ""))),
+            }
+            for one in findings
+        ]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _figures(told: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"id": name, "name": MEANINGS[name][0], "meaning": MEANINGS[name][1], "is_share": name != "loss", **figure}
+        for name, figure in told["figures"].items()
+    ]
+
+
+def _training(run: Run) -> dict[str, Any] | None:
+    """From metrics.jsonl; None: not one epoch came to its end."""
+    epochs = [line for line in run.metrics if line["event"] == "epoch"]
+    if not epochs:
+        return None
+    validated = "validation_loss" in epochs[0]
+    best = min(epochs, key=lambda line: line["validation_loss"]) if validated else None
+    return {"epochs": len(epochs), "last": epochs[-1], "best": best}
+
+
+def _table(told: dict[str, Any]) -> dict[str, Any]:
+    rows = [{**one, "name": plain(one["name"])} for one in told["per_class"]]
+    for row in rows:
+        row.setdefault("recall", None)
+        row.setdefault("precision", None)
+    if worst_first := len(rows) > SORTED:
+        rows.sort(key=lambda row: (row["recall"] is None, row["recall"] and row["recall"]["value"], -row["pictures"]))
+    return {"rows": rows[:ROWS], "left_out": max(0, len(rows) - ROWS), "worst_first": worst_first}
+
+
+def _groups(told: dict[str, Any]) -> dict[str, Any]:
+    """Pictures that belong together by data.group_by, the least recognised group first."""
+    rows = [{"name": plain(name), **figure} for name, figure in told.get("groups", {}).items()]
+    return {"rows": rows[:GROUPS], "all": len(rows)}
+
+
+def _pairs(told: dict[str, Any]) -> list[dict[str, Any]]:
+    """Classes that were taken for others, the most often first."""
+    names = [plain(name) for name in told["class_names"]]
+    found = [
+        {"was": names[i], "said": names[j], "times": times, "of": sum(row), "share": times / sum(row)}
+        for i, row in enumerate(told["confusion"])
+        for j, times in enumerate(row)
+        if times and i != j
+    ]
+    return sorted(found, key=lambda pair: (-pair["times"], -pair["share"]))[:PAIRS]
+
+
+def _calibration(told: dict[str, Any], record: Record) -> dict[str, Any]:
+    enough = [one for one in told["reliability"] if one["pictures"] >= ENOUGH]
+    near = min(enough, key=lambda one: abs(one["confidence"] - 0.8)) if enough else None
+    return {
+        "temperature": told.get("temperature"),
+        "error": told["figures"]["calibration_error"]["value"],
+        "before": told["uncalibrated"]["calibration_error"]["value"] if "uncalibrated" in told else None,
+        "why_not": _no_temperature(record),
+        "example": near
+        and {
+            "sure": near["confidence"],
+            "right": near["accuracy"]["value"],
+            "times": round(near["accuracy"]["value"] * near["pictures"]),
+            "of": near["pictures"],
+        },
+    }
+
+
+def _made(record: Record, evaluation: "Evaluation") -> dict[str, str]:
+    """What was trained, on what, how long."""
+    counts = record.data.pictures
+    machine, choices, config = record.machine, record.choices, evaluation.weights.model.config
+    height, width = evaluation.weights.preprocess.image_size
+    blocks = "1 block" if config.depth == 1 else f"{config.depth} blocks"
+    made = {
+        "Pictures": ", ".join(f"{counts.get(split, 0):,} to {word}" for split, word in USES.items()),
+        "Data": f"{_last(record.data.source)}, sha256 {record.data.sha256[:12]}…",
+        "Model": f"Vision Transformer, {blocks} of width {config.width}, {config.heads} heads; "
+        f"pictures of {height} × {width} pixels in patches of {config.patch_size} × {config.patch_size}",
+        "Steps": f"{record.steps:,}",
+        "Started": record.started_at.replace("T", " ").replace("+00:00", " UTC"),
+        "Machine": f"{machine.system}, {machine.processor}, {machine.cores} cores; trained on {choices.device} "
+        f"in {choices.precision} with {choices.threads} thread{'s' if choices.threads > 1 else ''}",
+        "Software": f"Vitral {record.version}, PyTorch {machine.torch}, Python {machine.python}",
+    }
+    if record.weights:
+        made["Weights"] = f"{record.weights.parameters:,} parameters, sha256 {record.weights.sha256[:12]}…"
+    if record.seconds is not None:
+        made["Time"] = _duration(record.seconds)
+    order = ("Pictures", "Data", "Model", "Weights", "Steps", "Time", "Started", "Machine", "Software")
+    return {name: made[name] for name in order if name in made}
+
+
+USES = {"train": "learn from", "validation": "validate", "test": "test"}
+
+
+def _duration(seconds: float) -> str:
+    """
+    >>> _duration(67.061), _duration(8.2), _duration(7384.0)
+    ('1 min 7 s', '8.2 s', '2 h 3 min 4 s')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, left = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min {left} s" if hours else f"{minutes} min {left} s"
+
+
+def _last(source: str) -> str:
+    """Of a path the last name: the title need not tell where somebody's files are."""
+    return plain(Path(source).name or source)
+
+
+def _place(folder: Path) -> str:
+    """As one would type it here, or from beside it."""
+    near = os.path.relpath(folder)
+    return plain(folder.resolve().name if near.startswith("..") else near)
