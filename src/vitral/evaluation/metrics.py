@@ -2,8 +2,8 @@
 
 Shares (accuracy, recall, …) have Wilson's interval. What is no plain share (loss, balanced accuracy, macro-F1,
 calibration error) has that of a bootstrap: as many pictures are drawn 1,000 times, with repeats, and the interval is
-the middle 95 % of the figures that come out, moved by as much as these are off on average (a calibration error is always
-larger in a draw: chance alone pulls confidence and accuracy apart).
+the middle 95 % of the figures that come out, moved by as much as these are off on average. (A calibration error is
+larger in a draw, for chance alone pulls confidence and accuracy apart.)
 """
 
 from collections.abc import Callable
