@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -11,7 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
+from playwright.sync_api import sync_playwright
 
 from vitral import Evaluation, Run, ViTConfig, evaluate, train
 from vitral.data.config import Data
@@ -141,18 +142,28 @@ def test_it_warns_of_few_test_pictures_and_says_what_it_does_not_know(tmp_path: 
     assert "There were no validation pictures, so no temperature could be found" in found.text
     assert "no test pictures" in found.text and "too few pictures" in found.text
     assert "The classes are uneven" not in found.text
-    assert "has not been run for this run" in found.text
 
 
 def test_it_warns_of_uneven_classes_and_tells_what_check_found(tmp_path: Path) -> None:
     evaluation = made(tmp_path, {"cat": (4, 1, 31), "dog": (4, 1, 10)})
     finding = {"serious": True, "what": f"2 pictures are {SCRIPT}.", "advice": "Look at them."}
-    (evaluation.run.folder / "check.json").write_text(json.dumps({"findings": [finding]}))
+    (evaluation.run.folder / "check.json").write_text(json.dumps({"format": 1, "findings": [finding]}))
     found = page(evaluation)
     assert "The classes are uneven: 31 test pictures show cat and 10 dog." in found.text
     assert f"balanced accuracy, {evaluation.metrics.balanced_accuracy.value:.1%}" in found.text
     assert f"2 pictures are {SCRIPT}.Look at them." in found.text
-    assert "are few" not in found.text and "has not been run" not in found.text
+    assert "are few" not in found.text and "have not been looked at" not in found.text
+
+
+def test_the_pictures_are_looked_at_for_it(tmp_path: Path) -> None:
+    evaluation = made(tmp_path, {"cat": (4, 1, 2), "dog": (4, 1, 2)})
+    looked = json.loads((evaluation.run.folder / "check.json").read_text())
+    assert looked["pictures"] == 14 and looked["findings"]
+    found = page(evaluation)
+    assert all(one["what"] in found.text and one["advice"] in found.text for one in looked["findings"])
+    (evaluation.run.folder / "check.json").unlink()  # as with more pictures than are looked at unasked
+    found = page(evaluation)
+    assert "have not been looked at" in found.text and "--json > run/check.json" in found.text
 
 
 def test_a_hundred_classes_stay_small_and_come_worst_first(hundred: Evaluation) -> None:
@@ -197,24 +208,14 @@ def test_groups_are_told_by_themselves(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install playwright)")
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("there is no chromium (apt-get install chromium)")
-    with api.sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         arguments = ["--headless", "--no-sandbox", "--disable-gpu"]
         started = playwright.chromium.launch(executable_path=chromium, args=arguments)
         yield started
         started.close()
-
-
-@pytest.fixture
-def axe() -> str:
-    """The script of axe-core, which looks for what keeps people from reading a page."""
-    place = os.environ.get("VITRAL_AXE")
-    if not place or not Path(place).is_file():
-        pytest.skip("VITRAL_AXE does not name axe.min.js (npm install axe-core)")
-    return Path(place).read_text(encoding="utf-8")
 
 
 @pytest.fixture(params=[(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")], ids=str)
@@ -241,9 +242,8 @@ def test_in_a_browser_nothing_sticks_out(opened: Any, which: str, request: pytes
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["evaluation", "hundred"])
-def test_axe_finds_nothing_serious(opened: Any, axe: str, which: str, request: pytest.FixtureRequest) -> None:
+def test_axe_finds_nothing_serious(opened: Any, which: str, request: pytest.FixtureRequest) -> None:
     opened.goto(write_report(request.getfixturevalue(which)).resolve().as_uri())
     opened.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
-    opened.evaluate(axe)
-    violations = opened.evaluate("axe.run().then(found => found.violations)")
+    violations = Axe().run(opened).response["violations"]
     assert [one["id"] for one in violations if one["impact"] in ("serious", "critical")] == []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 RECIPE, RECORD, WEIGHTS, METRICS = "recipe.toml", "run.json", "model.safetensors", "metrics.jsonl"
 SPLIT, LEFT_OUT, EVALUATION, CHECKPOINTS, LOCK = "split.csv", "left-out.csv", "evaluation.json", "checkpoints", ".lock"
-BASELINE = "baseline.json"
+BASELINE, CHECKED = "baseline.json", "check.json"
 
 
 class Told(BaseModel):
@@ -38,6 +38,20 @@ class Told(BaseModel):
 
 
 AnyTold = TypeVar("AnyTold", bound=Told)
+
+
+class Found(Told):
+    """Something that `vitral check` found in the pictures, and what to do about it."""
+
+    serious: bool
+    what: str
+    advice: str = ""
+
+
+class Checked(Told):
+    """What `vitral check --json` printed: check.json."""
+
+    findings: tuple[Found, ...]
 
 
 class Machine(Told):
@@ -211,6 +225,12 @@ class Run:
         return _told(Baseline, path) if path.is_file() else None
 
     @property
+    def checked(self) -> Checked | None:
+        """What check.json says, if the pictures were looked at."""
+        path = self.folder / CHECKED
+        return _told(Checked, path) if path.is_file() else None
+
+    @property
     def split(self) -> list[tuple[str, str, str]]:
         """(sample, label, split) of every picture."""
         path = self.folder / SPLIT
@@ -290,6 +310,10 @@ class Run:
 
     def write_baseline(self, baseline: Baseline) -> None:
         self._write_json(self.folder / BASELINE, baseline.model_dump(mode="json"))
+
+    def write_checked(self, values: Mapping[str, Any]) -> None:
+        """As `vitral check --json` prints it."""
+        self._write_json(self.folder / CHECKED, values)
 
     def _write_json(self, path: Path, values: Mapping[str, Any]) -> None:
         with self.writing():

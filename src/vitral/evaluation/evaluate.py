@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitral.data.check import check
 from vitral.data.config import Data
 from vitral.data.pack import Pack, pack
 from vitral.data.sources import SPLITS, Index, open_source
@@ -22,6 +23,8 @@ from vitral.run import Run, last_name
 from vitral.settings import FORMAT
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights
+
+LOOKED_AT = 5_000  # pictures that are checked for a report unasked: some seconds
 
 
 @dataclass(frozen=True)
@@ -212,6 +215,8 @@ def _own(run: Run, weights: Weights) -> Asked:
     numbers = packed.of("test")
     if not len(numbers):
         raise DataError(f"{recipe.data.source} has no test pictures to measure {run.folder} on.")
+    if run.checked is None and len(packed.index.samples) <= LOOKED_AT:
+        run.write_checked(check(packed.index).write())
     return packed, numbers, packed.index.labels[numbers], ()
 
 

@@ -93,7 +93,7 @@ def measure(labels: Ints, probabilities: Floats, class_names: tuple[str, ...]) -
             float(np.abs(apart).sum()) / n,
         )
 
-    loss, balanced_accuracy, macro_f1, calibration_error = _bootstrapped(figures, n)
+    loss, balanced_accuracy, macro_f1, calibration_error = _bootstrapped(figures, n, most=(np.inf, 1.0, 1.0, 1.0))
     confusion = np.bincount(labels * classes + answered, minlength=classes**2).reshape(classes, classes)
     top = np.argpartition(-probabilities, 5, axis=1)[:, :5] if classes > 5 else None
     return Metrics(
@@ -140,7 +140,8 @@ def _class(name: str, label: int, confusion: Ints) -> ClassFigures:
     )
 
 
-def _bootstrapped(figures: Callable[[Floats], tuple[float, ...]], n: int) -> list[Figure]:
+def _bootstrapped(figures: Callable[[Floats], tuple[float, ...]], n: int, most: tuple[float, ...]) -> list[Figure]:
+    """`most`: what each figure can be at most."""
     all_once = figures(np.ones(n))
     if n < FEW:
         return [Figure(value) for value in all_once]
@@ -148,7 +149,7 @@ def _bootstrapped(figures: Callable[[Floats], tuple[float, ...]], n: int) -> lis
     drawn = [figures(np.bincount(random.integers(0, n, n), minlength=n).astype(np.float64)) for _ in range(DRAWS)]
     values = np.array(drawn)
     values -= values.mean(axis=0) - np.array(all_once)
-    low, high = np.maximum(np.quantile(values, [0.025, 0.975], axis=0), 0.0)
+    low, high = np.clip(np.quantile(values, [0.025, 0.975], axis=0), 0.0, most)
     return [Figure(*map(float, each)) for each in zip(all_once, low, high, strict=True)]
 
 

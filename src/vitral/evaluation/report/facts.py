@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from vitral.evaluation.baseline import FEW as FEW_FOR_A_VERDICT
 from vitral.evaluation.figures import how_to_read_confusion, of_what, worse_in_training
 from vitral.evaluation.metrics import FEW
-from vitral.run import Record, Run
+from vitral.run import CHECKED, Record, Run
 
 if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
 
-CHECK = "check.json"
 ROWS = 200  # classes in the table, at most
 SORTED = 12  # classes, above which the worst come first
 GROUPS = 20  # in the table, at most
@@ -61,7 +60,7 @@ def facts(evaluation: "Evaluation") -> dict[str, Any]:
         "most_frequent": _most_frequent(told),
         "verdict": _verdict(evaluation, told),
         "warnings": [*map(plain, evaluation.notes), *_warnings(told, record, of_what(evaluation))],
-        "check": _check(run.folder),
+        "check": _check(run),
         "figures": _figures(told),
         "training": _training(run),
         "worse_in_training": worse_in_training(recipe),
@@ -147,20 +146,14 @@ def _no_temperature(record: Record) -> str:
     )
 
 
-def _check(folder: Path) -> list[dict[str, Any]] | None:
-    """What `vitral check` found; None: it was not run for this run, or what it wrote cannot be read."""
-    try:
-        findings = json.loads((folder / CHECK).read_text(encoding="utf-8"))["findings"]
-        return [
-            {
-                "serious": bool(one["serious"]),
-                "what": plain(str(one["what"])),
-                "advice": plain(str(one.get("advice", ""))),
-            }
-            for one in findings
-        ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+def _check(run: Run) -> dict[str, Any]:
+    """What `vitral check` found, the serious first; None: the pictures are too many to look at unasked."""
+    found = [{**one.model_dump(), "what": plain(one.what)} for one in run.checked.findings] if run.checked else None
+    source, place = shlex.quote(run.record.data.source), shlex.quote(_place(run.folder))
+    return {
+        "findings": found and sorted(found, key=lambda one: not one["serious"]),
+        "how": f"vitral check {plain(source)} --json > {place}/{CHECKED}",
+    }
 
 
 def _figures(told: dict[str, Any]) -> list[dict[str, Any]]:
