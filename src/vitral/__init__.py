@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitral.training.loop import Finished, Packing, Saved, Started, Step, events, train
     from vitral.training.sitting import Epoch
     from vitral.version import __version__
+    from vitral.weights.pretrained import Pretrained, load_pretrained
 
 _HOMES = {
     "Classifier": "vitral.classifier",
@@ -29,6 +30,7 @@ _HOMES = {
     "Packing": "vitral.training.loop",
     "Prediction": "vitral.classifier",
     "Preprocess": "vitral.data.preprocess",
+    "Pretrained": "vitral.weights.pretrained",
     "Recipe": "vitral.recipe",
     "RecipeError": "vitral.errors",
     "Run": "vitral.run",
@@ -43,6 +45,7 @@ _HOMES = {
     "__version__": "vitral.version",
     "evaluate": "vitral.evaluation.evaluate",
     "events": "vitral.training.loop",
+    "load_pretrained": "vitral.weights.pretrained",
     "patchify": "vitral.model.patches",
     "train": "vitral.training.loop",
     "unpatchify": "vitral.model.patches",
@@ -57,6 +60,7 @@ __all__ = [
     "Packing",
     "Prediction",
     "Preprocess",
+    "Pretrained",
     "Recipe",
     "RecipeError",
     "Run",
@@ -71,6 +75,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "events",
+    "load_pretrained",
     "patchify",
     "train",
     "unpatchify",
