@@ -1,20 +1,14 @@
 """Everybody's weights: equal outputs at every size, and nothing silently skipped."""
 
 import json
-import shutil
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from conftest import FIXTURES
-from vitral import Run, ViT, WeightsError, load_pretrained
-from vitral.weights.names import Family
-from vitral.weights.pretrained import FAMILIES
+from vitral import ViT, load_pretrained
 
 REFUSED = {"vit_pytorch_lucidrains", "vit_pytorch_lucidrains_mean"}
 NO_MODEL = {"hf_pixels", "sincos"}

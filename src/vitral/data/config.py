@@ -8,6 +8,7 @@ from vitral.settings import Part, Settings, as_table
 
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]  # Pillow's names
 Jpeg = Literal["full", "scaled"]
+Rounding = Literal["down", "even"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -26,13 +27,13 @@ class Scale(Part):
     """As other libraries do it: all of the picture is scaled to whole pixels, then the centre is cut out.
 
     `stretch`: to the height and width of the output, whatever its shape was; `shortest`: its shorter side to the
-    shorter one of the output. With a share below 1 it is scaled to more, and the model sees this share of each side; with one
-    above 1 it is scaled to less, and zeros are put around it.
+    shorter one of the output. With a share below 1 it is scaled to more, and the model sees this share of each side;
+    with one above 1 it is scaled to less, and zeros are put around it.
     """
 
     kind: Literal["stretch", "shortest"] = "stretch"
     share: float = Field(default=1.0, ge=0.1, le=10)
-    rounding: Literal["down", "even"] = "down"  # of half an odd margin: transformers', or torchvision's and timm's
+    rounding: Rounding = "down"  # of half an odd margin: transformers', or torchvision's and timm's
 
 
 class AsItIs(Part):

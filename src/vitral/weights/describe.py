@@ -82,7 +82,7 @@ def _of_about(about: Mapping[str, Any]) -> Facts:
         norm_eps=about.get("norm_eps"),
         resample=about.get("resample") or ("dino" if about.get("family") == "DINO" else None),
         image_size=_size(about.get("image_size", about.get("image"))),
-        mlp="gelu-quick" if activation.startswith("quick GELU") else None,
+        mlp=about.get("mlp") or ("gelu-quick" if activation.startswith("quick GELU") else None),
         class_names=_names(about.get("class_names")),
     )
 

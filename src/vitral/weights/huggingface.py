@@ -1,5 +1,10 @@
 """Hugging Face transformers: ViT, DeiT, DINOv2 with and without registers, MAE's encoder, I-JEPA."""
 
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from vitral.errors import WeightsError
+from vitral.model.config import ViTConfig
 from vitral.weights.names import Family, Name
 
 AROUND = (
@@ -57,3 +62,86 @@ REGISTERS = Family("Hugging Face DINOv2 with registers", DINO, r"embeddings\.reg
 DINOV2 = Family("Hugging Face DINOv2", DINO, r"layer_scale1\.lambda1$", PREFIX, resample="bicubic")
 OTHERS = Family("Hugging Face ViT", VIT, MARK, PREFIX, norm_eps=1e-12, resample="bicubic")
 FAMILIES = (REGISTERS, DINOV2, OTHERS)
+
+# What is written, by model_type: the class, what it can hold beside what every ViT can, and its names.
+CLASSES = {
+    "vit": "ViT",
+    "deit": "DeiT",
+    "ijepa": "IJepa",
+    "dinov2": "Dinov2",
+    "dinov2_with_registers": "Dinov2WithRegisters",
+}
+_DINO_HOLDS: dict[str, Collection[Any]] = {
+    "mlp": ("gelu", "gelu-tanh", "gelu-quick", "swiglu"),
+    "pool": ("class", "mean", "class-mean"),
+    "head": ("linear", "none"),
+}
+HOLDS: dict[str, dict[str, Collection[Any]]] = {
+    "vit": {"head": ("linear", "hidden", "none")},
+    "deit": {"tokens": ("distilled",)},
+    "ijepa": {"tokens": ("none",), "pool": ("mean",), "head": ("linear", "none")},
+    "dinov2": _DINO_HOLDS,
+    "dinov2_with_registers": _DINO_HOLDS | {"tokens.registers": range(1, 1025)},
+}
+_MASK = Name("embeddings.mask_token", "mask_token")
+_SWIGLU = tuple(row for row in DINO if "weights_" in row.theirs)
+_TEACHER = Name("cls_classifier.{p}", "head.{p}")
+WRITTEN = {
+    "vit": OTHERS,
+    "deit": Family("Hugging Face DeiT", (_TEACHER, *VIT), MARK),
+    "ijepa": OTHERS,
+    "dinov2": Family(DINOV2.name, (_MASK, *DINO), MARK),
+    "dinov2_with_registers": Family(REGISTERS.name, (_MASK, *DINO), MARK),
+    "swiglu": Family(DINOV2.name, (_MASK, *_SWIGLU, *DINO), MARK),
+}
+_ACTS = {"gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "gelu-quick": "quick_gelu", "swiglu": "gelu"}
+
+
+def write_config(config: ViTConfig, kind: str, class_names: Sequence[str]) -> dict[str, Any]:
+    """config.json for a model_type."""
+    head = (
+        ("ForImageClassificationWithTeacher" if kind == "deit" else "ForImageClassification")
+        if class_names
+        else "Model"
+    )
+    values: dict[str, Any] = {
+        "architectures": [CLASSES[kind] + head],
+        "model_type": kind,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "hidden_act": _ACTS[config.mlp.kind],
+        "layer_norm_eps": config.blocks.norm_eps,
+        "image_size": config.image_size if isinstance(config.image_size, int) else list(config.image_size),
+        "patch_size": config.patch_size,
+        "num_channels": config.channels,
+        "qkv_bias": config.attention.bias,
+        "dtype": "float32",
+    }
+    if kind.startswith("dinov2"):
+        values |= {"mlp_ratio": _whole_ratio(config), "use_swiglu_ffn": config.mlp.kind == "swiglu"}
+    else:
+        values["intermediate_size"] = config.mlp_size
+    if config.tokens.registers:
+        values["num_register_tokens"] = config.tokens.registers
+    if config.head.kind == "hidden":
+        values["pooler_output_size"] = config.head.size or config.width
+    if class_names:
+        values["id2label"] = {str(number): name for number, name in enumerate(class_names)}
+        values["label2id"] = {name: number for number, name in enumerate(class_names)}
+        values["problem_type"] = "single_label_classification"
+    return values
+
+
+def _whole_ratio(config: ViTConfig) -> int:
+    """Dinov2 counts in whole multiples of the width; of a SwiGLU it takes two thirds, rounded up to 8s."""
+    for ratio in range(1, 97):
+        hidden = config.width * ratio
+        if config.mlp.kind == "swiglu":
+            hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
+        if hidden == config.mlp_size:
+            return ratio
+    raise WeightsError(
+        f"transformers' Dinov2 cannot hold this model: its model.mlp.ratio {config.mlp.ratio:g} is a hidden size of "
+        f"{config.mlp_size}, which no whole ratio gives there."
+    )

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from PIL import Image
 
-from vitral.data.config import AnyResize, AsItIs, Interpolation, Resize, Scale
+from vitral.data.config import AnyResize, AsItIs, Interpolation, Resize, Rounding, Scale
 from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError, WeightsError
 
@@ -31,7 +31,6 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
     "CLIP": _ALL | _CLIP | _CENTRE | {"resample": 3, "size": {"shortest_edge": 224}, "do_convert_rgb": True},
     "ConvNext": _ALL | _HALF | {"resample": 3, "size": {"shortest_edge": 384}, "crop_pct": 224 / 256},
 }
-Rounding = Literal["down", "even"]
 _SQUARE = ("ViT", "DeiT", "Beit")  # to them a size of 224 is 224 × 224; to the others, the shorter side
 
 
@@ -95,9 +94,9 @@ def write_processor(preprocess: Preprocess) -> dict[str, Any]:
     """A preprocessor_config.json with which transformers (its Pillow processors) gives the same pixels.
 
     `stretch`, `shortest` and `none` are exact. Two things transformers cannot say, and the nearest is written: our
-    `crop` of a square becomes `shortest`, which rounds to whole pixels where we do not, and so may lie up to half a
-    pixel aside; `rounding` "even" becomes "down", where an odd margin moves a picture by one pixel. A `crop` that
-    is not square has nothing near and is refused.
+    `crop` of a square becomes `shortest`, which counts in whole pixels where we do not, and so lies less than a pixel
+    aside; the rounding "even" becomes "down", and an odd margin may then move a picture by one pixel. A `crop` to
+    another shape has nothing near, and is refused. JPEGs are always decoded at full scale there.
     """
     if preprocess.channels not in (1, 3):
         raise WeightsError(
@@ -186,6 +185,8 @@ def _timm_resize(mode: Any, share: float, image_size: tuple[int, int]) -> Scale:
 
 def _scaled(to: tuple[int, int] | int, image_size: tuple[int, int], rounding: Rounding = "down") -> Scale:
     """Stretched to height and width, or the shorter side to a number, and the image size cut out of that."""
+    if to == image_size:
+        return Scale()
     kind: Literal["stretch", "shortest"] = "shortest" if isinstance(to, int) else "stretch"
     size = (to, to) if isinstance(to, int) else to
     sides = (min(image_size),) * 2 if isinstance(to, int) else image_size

@@ -17,6 +17,7 @@ from vitral.weights import google, huggingface, timm, torchvision
 from vitral.weights.describe import Facts, describe, facts_of, told
 from vitral.weights.names import Family, Tensors, family_of, renamed
 from vitral.weights.own import Weights, read_weights
+from vitral.weights.pixels import read_processor, read_timm
 from vitral.weights.stored import Stored, of_module, read_stored
 
 FAMILIES = (*huggingface.FAMILIES, *torchvision.FAMILIES, *google.FAMILIES, *timm.FAMILIES)
@@ -197,9 +198,9 @@ def _share_of_trunk(expected: dict[str, Tensor], missing: Sequence[str]) -> floa
 def _preprocess(stored: Stored, config: ViTConfig) -> Preprocess:
     """As their makers say; else the centre, with the colours of ImageNet."""
     try:
+        if told := stored.about.get("preprocess"):  # we wrote it
+            return Preprocess.read(told, "preprocess.")
         if stored.processor:
-            from vitral.weights.pixels import read_processor, read_timm
-
             return read_processor(stored.processor, config.height_width)
         if timms := stored.config.get("pretrained_cfg"):
             return read_timm(timms)
@@ -207,8 +208,9 @@ def _preprocess(stored: Stored, config: ViTConfig) -> Preprocess:
         mean, std = (tuple(about.get(name, usual)) for name, usual in zip(("mean", "std"), IMAGENET, strict=True))
         if config.channels != 3:
             mean, std = (0.5,) * config.channels, (0.5,) * config.channels
-        edge = about.get("resize")
-        resize: Any = {"kind": "shortest", "edge": edge} if edge else "crop"
+        resize: Any = "crop"
+        if edge := about.get("resize"):  # pixels of the shorter side, as timm and torchvision say it
+            resize = {"kind": "shortest", "share": min(config.height_width) / edge, "rounding": "even"}
         interpolation: Any = about.get("interpolation", "bicubic")
         return Preprocess(
             image_size=config.height_width,

@@ -1,5 +1,7 @@
-"""Tensors as they lie on the disk, in a folder or in memory, with all that stands beside them. Nothing here runs what it
-reads: safetensors and npz are numbers, and a pickle is not opened."""
+"""Tensors as they lie on the disk, in a folder or in memory, with all that stands beside them.
+
+Nothing here runs what it reads: safetensors and npz are numbers, and a pickle is not opened.
+"""
 
 import json
 import zipfile
@@ -58,15 +60,15 @@ def read_stored(source: Path) -> Stored:
 def refusal(path: Path) -> str:
     """Why a pickle is not opened, and what to do."""
     return (
-        f"{path} is a pickle: opening one can run whatever its maker put into it. If you trust where it comes from, turn "
-        f"it into safetensors once: vitral convert {path} --i-trust-this-file"
+        f"{path} is a pickle: opening one can run whatever its maker put into it. If you trust where it comes from, "
+        f"turn it into safetensors once: vitral convert {path} --i-trust-this-file"
     )
 
 
 def of_module(module: nn.Module) -> Stored:
     """A model that somebody has in memory: of timm, transformers or torchvision."""
     config = getattr(module, "config", None)
-    values = config.to_dict() if hasattr(config, "to_dict") else {}
+    values = config.to_dict() if config is not None and hasattr(config, "to_dict") else {}
     if not values and isinstance(timms := getattr(module, "pretrained_cfg", None), dict):
         values = {"pretrained_cfg": timms, "global_pool": getattr(module, "global_pool", "token")}
     heads = {part.num_heads for part in module.modules() if isinstance(getattr(part, "num_heads", None), int)}
