@@ -65,7 +65,8 @@ def test_a_small_set_has_fewer_parts_and_a_group_is_in_one(tmp_path: Path) -> No
     told, _ = result_of(asked, steps=1)
     assert {one.fold for one in told} == {1, 2, 3}
     preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
-    grouped = Data(source=str(tmp_path / "pictures"), group_by="([0-9])[.]png")  # by the last digit of the name
+    digits_folder(tmp_path / "more", each=40, flipped=0.0)
+    grouped = Data(source=str(tmp_path / "more"), group_by="([0-9])[.]png")  # by the last digit of the name
     made = pack(open_source(grouped), preprocess, tmp_path / "packs")
     assert made.index.groups is not None
     parts = _parts(made, 5)
