@@ -207,7 +207,7 @@ def reliability(evaluation: "Evaluation", to: IO[bytes] | None = None, dark: boo
 
     bins, colours = evaluation.metrics.reliability, theme(dark)
     title = "" if to else "How sure, how right"
-    what = "" if to else "Pictures by how sure the model was. On the dotted line it is right as often as it says."
+    what = "" if to else "On the dotted line it is right as often as it says; pale dots are of fewer than 5 pictures."
     with figure(to or evaluation.folder / "reliability.png", 5, 5.4, title, what, dark=dark) as drawn:
         above, below = drawn.subplots(2, 1, sharex=True, height_ratios=[4, 1])
         sure, right = [one.confidence for one in bins], [one.accuracy.value for one in bins]
@@ -283,7 +283,8 @@ def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], c
         show_image(axes, evaluation.images([i])[0])
         said, was = names[answers.predicted[i]], names[int(answers.labels[i])]
         sure = f"{evaluation.probabilities[i].max():.1%}"
-        text = f"{caption(said, 14)} ✓" if said == was else f"{caption(was, 14)}\n→ {caption(said, 12)}"
+        apart = " → " if len(was) + len(said) <= 11 else "\n→ "
+        text = f"{caption(said, 14)} ✓" if said == was else f"{caption(was, 14)}{apart}{caption(said, 12)}"
         axes.set_title(f"{text}\n{sure}", fontsize=8, color=colour, loc="center")
 
 
