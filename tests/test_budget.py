@@ -1,6 +1,7 @@
 """A time becomes a number of steps, and the run can be repeated from what was recorded."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -58,9 +59,9 @@ def test_the_plan_fits_the_time_by_a_stand_in_clock() -> None:
 def test_the_correction_is_by_what_steps_really_took() -> None:
     pace, before = Pace(prepared(quick_digits()).learner, 1.0, 1.0), Steps(1000)
     # 250 steps took 500 s, and 490 s of 1,000 are left but for the reserve: 240 more fit.
-    after = correct(before, 250, seconds=1000.0, spent=500.0, stepping=500.0, pace=pace)
+    after = correct(before, 250, seconds=1000.0, spent=500.0, stepping=500.0, timed=250, pace=pace)
     assert (after.corrected_at, after.total) == (250, 250 + 240)
-    faster = correct(before, 250, seconds=1000.0, spent=250.0, stepping=125.0, pace=pace)
+    faster = correct(before, 250, seconds=1000.0, spent=250.0, stepping=125.0, timed=250, pace=pace)
     assert faster.total == 250 + 1460
 
 
@@ -76,7 +77,17 @@ def test_early_steps_that_take_less_are_counted_as_measured() -> None:
     steps = Steps(1000)
     stepping = sum(pace.at((n - 1) / 1000) for n in range(1, 251))
     whole = sum(pace.at((n - 1) / 1000) for n in range(1, 1001))
-    assert correct(steps, 250, whole / 0.98, stepping, stepping, pace).total == pytest.approx(1000, abs=1)
+    assert correct(steps, 250, whole / 0.98, stepping, stepping, 250, pace).total == pytest.approx(1000, abs=1)
+
+
+def test_a_start_that_takes_most_of_the_time_is_no_measure_of_steps(tmp_path: Path) -> None:
+    """Where decoding or a busy machine has used a quarter of the time before the first step, its end says nothing."""
+    recipe = quick_digits().changed({"train.budget": "3s"})
+    began = time.perf_counter() - 1.0  # as if a second had passed before
+    told = list(events(recipe, out=tmp_path / "run", began=began))
+    planned = next(event.steps for event in told if isinstance(event, Started))
+    assert all(event.steps < 20 * planned and event.step > 5 for event in told if isinstance(event, Corrected))
+    assert Run.load(tmp_path / "run").record.steps < 20 * planned
 
 
 def test_a_number_of_steps_is_that_many(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import cross_entropy
 
@@ -42,8 +43,14 @@ def test_a_temperature_makes_probabilities_mean_what_they_say() -> None:
     assert error(logits) > 0.2 and error(logits / temperature) < 0.04
 
 
-def test_perfect_answers_do_not_run_away() -> None:
-    assert 0.04 < fit_temperature(torch.eye(4), torch.arange(4)) < 0.06  # the lowest that is looked at
+@pytest.mark.parametrize("n", [4, 6, 40])
+def test_a_few_right_answers_do_not_make_it_certain(n: int) -> None:
+    """All right, or all wrong: as sure as one may be after so many, (n + 1/2) / (n + 1) for two classes."""
+    logits, labels = torch.tensor([[2.0, 0.0]]).repeat(n, 1), torch.zeros(n, dtype=torch.int64)
+    sure = (logits / fit_temperature(logits, labels)).softmax(dim=1)[0, 0]
+    assert float(sure) == pytest.approx((n + 0.5) / (n + 1), abs=1e-3)
+    doubtful = (logits / fit_temperature(logits, 1 - labels)).softmax(dim=1)[0, 0]
+    assert 0.5 <= float(doubtful) < 0.55
 
 
 def test_within_the_classes_every_direction_spreads_equally() -> None:
@@ -66,13 +73,17 @@ def test_nineteen_in_twenty_validation_pictures_are_near(trained: Run) -> None:
     found = calibrate(weights.model, plan.pack, plan.preprocess)
     assert found is not None
     classifier = Classifier(weights, found)
-    pictures = [plan.pack.images[number][0] for number in plan.pack.of("validation")]
-    unknown = [prediction.unknown for prediction in classifier.predict(pictures)]
-    assert np.mean(unknown) == pytest.approx(0.05, abs=0.01)
+    unknown = {}
+    for split in ("validation", "test"):  # the distance was set by the first, and holds for the other
+        pictures = [plan.pack.images[number][0] for number in plan.pack.of(split)]
+        unknown[split] = np.mean([prediction.unknown for prediction in classifier.predict(pictures)])
+    assert unknown["validation"] == pytest.approx(0.05, abs=0.01) and 0.01 < unknown["test"] < 0.12
+    told = evaluate(trained).unknown
+    assert told is not None and told.value == pytest.approx(unknown["test"])
 
 
 def test_a_training_leaves_its_doubt_in_the_run_folder(trained: Run) -> None:
-    found = Calibration.beside(trained.folder, 10)
+    found = Calibration.beside(trained.folder, trained.weights().model)
     assert found is not None and found.means.shape == (10, 16) and found.metric.shape == (16, 16)
     classifier = Classifier.load(trained)
     plain = Classifier(trained.weights())
@@ -104,7 +115,10 @@ def test_without_validation_pictures_there_is_no_temperature_and_it_is_said(
             Image.new("L", (8, 8), level).save(tmp_path / "pictures" / label / f"{number}.png")
     source = {"data.source": str(tmp_path / "pictures"), "data.validation": 0.0, "train.batch_size": 4}
     run = train(quick_digits().changed(source), out=tmp_path / "run")
-    assert Calibration.beside(run.folder, 2) is None and not (run.folder / "calibration.safetensors").exists()
+    assert (
+        Calibration.beside(run.folder, run.weights().model) is None
+        and not (run.folder / "calibration.safetensors").exists()
+    )
     tell(evaluate(run))
     assert "without validation pictures no temperature could be found" in " ".join(capfd.readouterr().out.split())
     assert "temperature" not in json.loads((run.folder / "evaluation.json").read_text())
@@ -117,23 +131,31 @@ def test_an_evaluation_tells_both(trained: Run) -> None:
     plain = evaluation.answers.logits.double().softmax(dim=1).numpy()
     figures = measure(evaluation.labels, plain, evaluation.weights.class_names)
     assert written["uncalibrated"]["loss"]["value"] == pytest.approx(figures.loss.value)
-    assert written["figures"]["loss"]["value"] == pytest.approx(evaluation.loss)
+    assert written["loss"] == pytest.approx(figures.loss.value)  # as in training
+    assert written["figures"]["loss"]["value"] == pytest.approx(evaluation.metrics.loss.value)
 
 
 def test_it_comes_back_as_it_was_written(tmp_path: Path, trained: Run) -> None:
-    found = Calibration.beside(trained.folder, 10)
+    found = Calibration.beside(trained.folder, trained.weights().model)
     assert found is not None
     found.write(tmp_path)
-    again = Calibration.beside(tmp_path, 10)
-    for name, tensor in vars(found).items():
-        assert torch.equal(tensor, getattr(again, name))
+    again = Calibration.beside(tmp_path, trained.weights().model)
+    assert again is not None and again.head == found.head
+    for name in ("temperature", "means", "metric", "far"):
+        assert torch.equal(getattr(found, name), getattr(again, name))
 
 
-@pytest.mark.parametrize("harm", ["cut", "nan", "other", "format", "json"])
+@pytest.mark.parametrize("harm", ["cut", "nan", "other", "format", "json", "below", "another"])
 def test_a_damaged_file_is_refused_with_a_sentence(run_copy: Path, harm: str) -> None:
     path = run_copy / "calibration.safetensors"
     tensors = load_file(path)
-    if harm == "cut":
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    if harm == "below":
+        save_file(tensors | {"temperature": torch.tensor(-1.0)}, path, metadata)
+    elif harm == "another":  # other weights of the same shape
+        save_file(tensors, path, {"vitral": json.dumps({"format": 1, "head": "0" * 16})})
+    elif harm == "cut":
         path.write_bytes(path.read_bytes()[:50])
     elif harm == "nan":
         save_file(tensors | {"far": torch.tensor(float("nan"))}, path, {"vitral": '{"format": 1}'})
@@ -143,5 +165,5 @@ def test_a_damaged_file_is_refused_with_a_sentence(run_copy: Path, harm: str) ->
         save_file(tensors, path, {"vitral": '{"format": 99}'})
     else:
         save_file(tensors, path, {"vitral": "{"})
-    with pytest.raises(WeightsError):
+    with pytest.raises(WeightsError, match=r"calibration\.safetensors"):
         Classifier.load(run_copy)

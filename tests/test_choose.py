@@ -16,7 +16,7 @@ from vitral.data.config import Data
 from vitral.data.pack import Pack, pack
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
-from vitral.evaluation.baseline import FEW, Beside, baseline, beside
+from vitral.evaluation.baseline import Beside, baseline, beside
 from vitral.evaluation.evaluate import evaluate
 from vitral.recipes import find_recipe, has_pictures
 from vitral.recipes.choose import choose
@@ -161,7 +161,7 @@ def test_a_verdict_asks_whether_luck_explains_it() -> None:
         (beside_of(8, 10), "so it cannot be trusted"),
         (beside_of(5, 30), "is worse, and cannot be trusted"),
         (beside_of(0, 0, accuracy=1.0), "about as good; these pictures are easy"),
-        (beside_of(20, 0, pictures=FEW - 1), "On 29 pictures that says little: do not trust"),
+        (beside_of(20, 0, pictures=29), "On 29 pictures that says little: do not trust"),
         (beside_of(1, 0, pictures=1), "On 1 picture that says little: do not trust"),
     ],
 )

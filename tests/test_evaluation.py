@@ -31,7 +31,9 @@ def test_numbers_equal_those_of_scikit_learn(evaluation: Evaluation) -> None:
     assert evaluation.calibration is not None
     probabilities = (evaluation.answers.logits.double() / evaluation.calibration.temperature).softmax(dim=1).numpy()
     assert evaluation.accuracy == accuracy_score(labels, predicted)
-    assert evaluation.loss == pytest.approx(log_loss(labels, probabilities, labels=range(10)), rel=1e-5)
+    assert evaluation.metrics.loss.value == pytest.approx(log_loss(labels, probabilities, labels=range(10)), rel=1e-5)
+    plain = evaluation.answers.logits.double().softmax(dim=1).numpy()
+    assert evaluation.loss == pytest.approx(log_loss(labels, plain, labels=range(10)), rel=1e-5)
     assert np.array_equal(evaluation.confusion, confusion_matrix(labels, predicted))
     low, high = evaluation.metrics.accuracy.low, evaluation.metrics.accuracy.high
     assert low is not None and high is not None and 0 <= low < evaluation.accuracy < high <= 1
@@ -92,21 +94,37 @@ def other(tmp_path: Path) -> Path:
 
 
 def test_another_folder_is_measured_by_the_names_of_its_classes(run_copy: Path, other: Path) -> None:
+    before = Run.load(run_copy).evaluation
     evaluation = evaluate(run_copy, other)
     assert evaluation.pictures == 40 and evaluation.folder == run_copy / "evaluations" / "other"
     assert sorted(set(evaluation.labels)) == [3, 9]
     assert any(
         "2 pictures are left out, of classes that the model does not know: x." in note for note in evaluation.notes
     )
-    assert any(note.endswith("has no pictures of 0, 1, 2, 4, 5 and 3 more.") for note in evaluation.notes)
+    assert any("has no pictures of 0, 1, 2, 4, 5 and 3 more:" in note for note in evaluation.notes)
     answers = Classifier.load(run_copy).predict([other / sample for sample in evaluation.samples])
     names = [evaluation.weights.class_names[label] for label in evaluation.labels]
     right = [answer.label == name for answer, name in zip(answers, names, strict=True)]
     assert evaluation.accuracy == pytest.approx(np.mean(right))
     written = json.loads((run_copy / "evaluations" / "other" / "evaluation.json").read_text())
-    assert written["split"] == "all" and written["source"] == str(other) and len(written["notes"]) == 3
-    assert not (run_copy / "evaluation.json").exists() or Run.load(run_copy).evaluation != written
+    assert written["split"] == "all" and written["source"] == str(other) and len(written["notes"]) == 4
+    assert "of these 40 pictures were learnt from, or watched in training" in written["notes"][-1]
+    assert Run.load(run_copy).evaluation == before  # what is known of its own test pictures stays
     assert (run_copy / "evaluations" / "other" / "confusion.png").is_file()
+
+
+def test_two_folders_of_the_same_name_do_not_meet(run_copy: Path, other: Path) -> None:
+    elsewhere = other.parent / "elsewhere" / "other"
+    shutil.copytree(other, elsewhere)
+    places = [evaluate(run_copy, source).folder.name for source in (other, elsewhere, other)]
+    assert places == ["other", "other-2", "other"]
+
+
+def test_a_file_that_cannot_be_read_is_said(run_copy: Path, other: Path) -> None:
+    broken = sorted((other / "train" / "3").iterdir())[0]
+    broken.write_bytes(b"no picture")
+    evaluation = evaluate(run_copy, other)
+    assert evaluation.pictures == 39 and any("cannot be read and is left out" in note for note in evaluation.notes)
 
 
 def test_a_folder_with_no_class_in_common_is_refused(run_copy: Path, other: Path) -> None:
@@ -124,7 +142,7 @@ def test_a_folder_with_no_class_in_common_is_refused(run_copy: Path, other: Path
 def test_mirror_images_are_asked_about_only_when_asked_for_and_named_so(run_copy: Path) -> None:
     plain, both = evaluate(run_copy), evaluate(run_copy, mirrored=True)
     assert (
-        both.folder == run_copy / "evaluations" / "mirrored"
+        both.folder == run_copy / "evaluations" / "own-mirrored"
         and both.write()["mirrored"]
         and "mirrored" not in plain.write()
     )

@@ -76,7 +76,39 @@ def test_certain_and_right_answers_are_perfectly_calibrated() -> None:
     labels = np.arange(100) % 4
     found = measure(labels, np.eye(4)[labels], names(4))
     assert found.calibration_error.value == 0.0 and found.loss.value == 0.0
-    assert found.macro_f1 == Figure(1.0, 1.0, 1.0)
+    assert found.macro_f1 == Figure(1.0)  # not one mistake: what draws would say of those to come is nothing
+    assert found.accuracy.low is not None and 0.95 < found.accuracy.low < 1
+
+
+def test_answers_that_are_no_numbers_are_told() -> None:
+    with pytest.raises(DataError, match="are no numbers"):
+        measure(np.array([0]), np.array([[np.nan, np.nan]]), names(2))
+
+
+def test_the_interval_of_the_calibration_error_reaches_down_to_what_is_true() -> None:
+    """Property: for a model that is perfectly calibrated, where the error is above 0 by chance alone."""
+    random, held = np.random.default_rng(0), 0
+    for _ in range(20):
+        sure = random.uniform(0.5, 1, 100)
+        labels = (random.random(100) > sure).astype(np.int64)  # class 0 as often as it says
+        found = measure(labels, np.stack([sure, 1 - sure], axis=1), names(2))
+        error, low = found.calibration_error, found.calibration_error.low
+        assert low is not None and error.high is not None and low <= error.value <= error.high
+        assert found.calibration_error_by_chance == pytest.approx(error.value, abs=0.08)
+        held += low < 0.005
+    assert held >= 18
+
+
+def test_pictures_of_one_group_are_not_so_many_witnesses() -> None:
+    """Each of 20 patients is there 30 times, always right or always wrong: 20 witnesses, and not 600."""
+    right = np.random.default_rng(0).random(20) < 0.7
+    labels = np.zeros(600, np.int64)
+    probabilities = np.where(np.repeat(right, 30)[:, None], [[0.9, 0.1]], [[0.2, 0.8]])
+    groups = [f"patient {n}" for n in np.repeat(np.arange(20), 30)]
+    alone, together = (measure(labels, probabilities, names(2), one).accuracy for one in (None, groups))
+    assert alone.low is not None and together.low is not None and alone.high is not None and together.high is not None
+    assert together.value == alone.value == right.mean()
+    assert together.high - together.low > 3 * (alone.high - alone.low)
 
 
 def test_an_impossible_label_costs_much_and_not_infinitely() -> None:

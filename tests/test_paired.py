@@ -24,7 +24,7 @@ def test_two_models_that_are_alike_are_rarely_told_apart() -> None:
         shared = random.random(200)
         right, other = (shared + random.normal(0, 0.2, 200) < 0.7, shared + random.normal(0, 0.2, 200) < 0.7)
         apart += "it is better" in paired("a", "b", right.astype(float), other.astype(float)).verdict
-    assert apart <= 20
+    assert apart <= 14  # 10 are meant; the exact test is on the careful side
 
 
 def test_pairing_sees_what_two_accuracies_alone_would_not() -> None:
@@ -33,14 +33,22 @@ def test_pairing_sees_what_two_accuracies_alone_would_not() -> None:
     other = np.repeat([1.0, 0.0], [168, 32])
     found = paired("A", "B", right, other)
     assert found.verdict == (
-        f"B has 4.0% more of 200 test pictures right than A (95 % interval {found.low:.1%} to {found.high:.1%}): "
-        "it is better."
+        "B has 4.0 percentage points more of 200 test pictures right than A (95 % interval "
+        f"{100 * found.low:.1f} to {100 * found.high:.1f}): it is better."
     )
     assert found.low > 0
     turned = paired("B", "A", other, right)
-    assert turned.verdict.startswith("B has 4.0% more") and turned.verdict.endswith("it is better.")
+    assert turned.verdict.startswith("B has 4.0 percentage points more") and turned.verdict.endswith("it is better.")
 
 
 def test_what_can_be_luck_is_called_so() -> None:
-    found = paired("A", "B", np.array([1.0, 0.0, 1.0, 0.0]), np.array([1.0, 0.0, 0.0, 1.0]))
+    right, other = np.repeat([1.0, 0.0], [150, 50]), np.repeat([1.0, 0.0], [154, 46])
+    found = paired("A", "B", right, other)
+    assert found.low > 0 and found.by_luck == 0.125  # the bootstrap alone would have believed it
     assert "which can be luck" in found.verdict and "they are not told apart" in found.verdict
+    assert "equally many" in paired("A", "B", right, right).verdict
+
+
+def test_few_pictures_give_no_verdict() -> None:
+    found = paired("A", "B", np.zeros(1), np.ones(1))
+    assert found.verdict == "B and A: 1 test picture is too few to tell which is better."

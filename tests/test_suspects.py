@@ -5,9 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from conftest import quick_digits
+from test_cli import vitral
+from vitral import train
 from vitral.data.config import Data
 from vitral.data.pack import Pack, pack
 from vitral.data.preprocess import Preprocess
@@ -15,7 +18,7 @@ from vitral.data.sources import open_source
 from vitral.evaluation.suspects import suspects, write_suspects
 from vitral.recipe import Recipe
 from vitral.recipes import digits
-from vitral.training.folds import FoldStep, OutOfFold, out_of_fold
+from vitral.training.folds import FoldStep, OutOfFold, _parts, out_of_fold
 
 
 def digits_folder(folder: Path, each: int, flipped: float, seed: int = 0) -> set[str]:
@@ -49,6 +52,41 @@ def test_every_picture_is_asked_about_once_by_a_model_that_has_not_seen_it(tmp_p
     assert np.allclose(found.probabilities.sum(axis=1), 1)
     again = result_of(quick_digits().changed({"data.source": str(tmp_path / "pictures")}), steps=3, folds=4)[1]
     assert np.array_equal(found.probabilities, again.probabilities)
+    assert found.accuracy == pytest.approx(np.mean(found.probabilities.argmax(axis=1) == labels_of(found)))
+
+
+def labels_of(found: OutOfFold) -> NDArray[np.int64]:
+    return found.pack.index.labels[found.numbers]
+
+
+def test_a_small_set_has_fewer_parts_and_a_group_is_in_one(tmp_path: Path) -> None:
+    digits_folder(tmp_path / "pictures", each=3, flipped=0.0)
+    asked = quick_digits().changed({"data.source": str(tmp_path / "pictures"), "train.batch_size": 8})
+    told, _ = result_of(asked, steps=1)
+    assert {one.fold for one in told} == {1, 2, 3}
+    preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
+    digits_folder(tmp_path / "more", each=40, flipped=0.0)
+    grouped = Data(source=str(tmp_path / "more"), group_by="([0-9])[.]png")  # by the last digit of the name
+    made = pack(open_source(grouped), preprocess, tmp_path / "packs")
+    assert made.index.groups is not None
+    parts = _parts(made, 5)
+    assert set(parts) == {0, 1, 2, 3, 4}
+    assert all(len(set(parts[np.array(made.index.groups) == group])) == 1 for group in set(made.index.groups))
+
+
+def test_the_command_tells_how_good_the_accusers_are(tmp_path: Path) -> None:
+    digits_folder(tmp_path / "pictures", each=6, flipped=0.0)
+    asked = quick_digits().changed({"data.source": str(tmp_path / "pictures"), "train.budget": "4steps"})
+    run = train(asked, out=tmp_path / "run")
+    done = vitral("evaluate", run.folder, "--suspects")
+    told = " ".join(done.stdout.split())
+    assert "Training 5 times, each time without another part of the pictures; 2 steps." in told
+    assert "of the pictures that they had not seen: so weak a model accuses many labels that are right." in told
+    assert done.returncode == 0
+    assert vitral("evaluate", run.folder, "--suspects", "--json").returncode == 2
+    Image.new("L", (8, 8)).save(tmp_path / "pictures" / "3" / "new.png")
+    done = vitral("evaluate", run.folder, "--suspects")
+    assert done.returncode == 1 and "are not those that it was trained with" in " ".join(done.stderr.split())
 
 
 def some_pack(tmp_path: Path) -> Pack:

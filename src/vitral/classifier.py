@@ -61,7 +61,7 @@ class Classifier:
         else:
             run = source if isinstance(source, Run) else Run.load(source)
             weights, folder = run.weights(), run.folder
-        return cls(weights, Calibration.beside(folder, len(weights.class_names)))
+        return cls(weights, Calibration.beside(folder, weights.model))
 
     @overload
     def predict(self, pictures: Picture) -> Prediction: ...  # type: ignore[overload-overlap]  # a str is a Sequence
@@ -100,11 +100,11 @@ class Classifier:
     def _asked(self, images: Tensor) -> Iterator[Prediction]:  # (B, C, H, W)
         images = images.to(next(self.model.parameters()))
         tokens = self.model.features(images, first=self.model.config.tokens_seen)
-        logits = torch.stack(self.model.logits(tokens)).mean(dim=0)
+        logits = torch.stack(self.model.logits(tokens)).mean(dim=0).float().cpu()
         if self.calibration is None:
             yield from (self._prediction(row, None) for row in logits.softmax(dim=1).numpy())
             return
-        distances = self.calibration.distances(self.model.pool(tokens)).tolist()
+        distances = self.calibration.distances(self.model.pool(tokens).float().cpu()).tolist()
         for row, distance in zip(self.calibration.probabilities(logits).numpy(), distances, strict=True):
             yield self._prediction(row, distance)
 

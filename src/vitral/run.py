@@ -320,6 +320,11 @@ class Run:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
+    def check_writable(self) -> None:
+        """Before a long work, and not after it."""
+        if not os.access(self.folder, os.W_OK):
+            raise RunError(f"{self.folder} cannot be written, and what is found belongs into it. Copy it first.")
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """What goes wrong with the disk is told as a sentence."""

@@ -46,67 +46,89 @@ def _suspects(folder: Path) -> None:
 
     from vitral.evaluation.suspects import suspects, write_suspects
     from vitral.run import Run
-    from vitral.training.folds import FoldStep, OutOfFold, out_of_fold
+    from vitral.training.folds import OutOfFold, out_of_fold
 
     run = Run.load(folder)
+    run.check_writable()
     steps = max(1, run.record.steps // 2)
-    console.print(f"Training 5 times without a fifth of the pictures, {steps:,} steps each.")
     result: OutOfFold | None = None
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("training", total=5 * steps)
-        for told in out_of_fold(run.recipe, steps):
-            if isinstance(told, FoldStep):
-                bar.update(task, advance=1, description=f"training {told.fold} of {told.folds}")
-            else:
+        task = bar.add_task("opening pictures", total=None)
+        for told in out_of_fold(run.recipe, steps, sha256=run.record.data.sha256):
+            if isinstance(told, OutOfFold):
                 result = told
+                continue
+            if (told.fold, told.step) == (1, 1):
+                taken = f"{steps:,} step{'s' if steps > 1 else ''}"
+                console.print(f"Training {told.folds} times, each time without another part of the pictures; {taken}.")
+            done = (told.fold - 1) * steps + told.step
+            bar.update(task, completed=done, total=told.folds * steps, description=f"training {told.fold}/{told.folds}")
     assert result is not None
     found = suspects(result.pack, result.numbers, result.probabilities)
-    write_suspects(found, result.pack, run.folder)
-    console.print(f"{len(found):,} of {len(result.numbers):,} labels are doubtful; the most doubtful:", style="bold")
+    with run.writing():
+        write_suspects(found, result.pack, run.folder)
+    console.print(f"{len(found):,} of {len(result.numbers):,} labels are doubtful.", style="bold")
+    console.print(
+        f"These trainings were right for {result.accuracy:.1%} of the pictures that they had not seen"
+        + ("." if result.accuracy > 0.9 else ": so weak a model accuses many labels that are right."),
+        soft_wrap=True,
+    )
     for one in found[:10]:
         said = f"{one.suggested} {one.suggested_probability:.0%}, {one.label} {one.label_probability:.0%}"
         console.print(
             f"  {printable(one.sample)} is labelled {printable(one.label)}: {printable(said)}", soft_wrap=True
         )
-    console.print(f"Look at {run.folder}/: suspects.png, suspects.csv", soft_wrap=True)
+    if found:
+        console.print(f"Look at {run.folder}/: suspects.png, suspects.csv", soft_wrap=True)
 
 
 def _more(evaluation: "Evaluation") -> Iterator[str]:
     """What else is known, and what is not."""
+    from vitral.evaluation.figures import how_many
     from vitral.evaluation.metrics import FEW
 
     yield from evaluation.notes
     found = evaluation.metrics
-    shares = {"top 5": found.top_5, "balanced accuracy": found.balanced_accuracy, "macro-F1": found.macro_f1}
-    yield ", ".join(f"{name} {figure.value:.1%}" for name, figure in shares.items() if figure).capitalize() + "."
+    shares = {"Balanced accuracy": found.balanced_accuracy, "macro-F1": found.macro_f1, "top 5": found.top_5}
+    yield ", ".join(f"{name} {figure.value:.1%}" for name, figure in shares.items() if figure) + "."
     apart = f"Probabilities are off by {found.calibration_error.value:.1%} on average"
-    if evaluation.calibration is None:
-        yield f"{apart}; without validation pictures no temperature could be found to mend that."
-    else:
+    if evaluation.calibration is not None:
         before = evaluation.uncalibrated.calibration_error.value
         yield f"{apart} ({before:.1%} before the temperature, {float(evaluation.calibration.temperature):.2f})."
-    if untested := [one.name for one in found.classes if not one.pictures]:
-        yield f"No test picture shows {', '.join(untested[:5])}: nothing is known about that."
-    if evaluation.groups:
+    elif evaluation.run.record.data.pictures.get("validation"):
+        yield f"{apart}: the training was stopped before a temperature was found to mend that."
+    else:
+        yield f"{apart}; without validation pictures no temperature could be found to mend that."
+    untested = [one.name for one in found.classes if not one.pictures]
+    if untested and evaluation.own:
+        more = f" and {len(untested) - 5} more classes" if len(untested) > 5 else ""
+        yield f"No test picture shows {', '.join(untested[:5])}{more}: nothing is known about that."
+    if len(evaluation.groups) > 1:
         worst, figure = next(iter(evaluation.groups.items()))
         yield f"Of {len(evaluation.groups):,} groups {worst} is recognised least: {figure.value:.1%}."
     if evaluation.pictures < FEW:
-        yield f"{evaluation.pictures} test pictures are few: take these numbers as a first sign, no more."
+        few = f"{how_many(evaluation)} {'is' if evaluation.pictures == 1 else 'are'} few"
+        yield f"{few}: take these numbers as a first sign, no more."
+    if (looked := evaluation.run.checked) and any(one.serious for one in looked.findings):
+        yield from (f"In the pictures: {one.what} {one.advice}" for one in looked.findings if one.serious)
 
 
 def tell(evaluation: "Evaluation") -> None:
     """What a person wants to know first, and where to look."""
-    figures = sorted(path.name for path in evaluation.folder.glob("*.png"))
+    from vitral.evaluation.figures import how_many
+
+    figures = sorted(path.name for path in evaluation.folder.glob("*.png") if path.name != "suspects.png")
     accuracy = evaluation.metrics.accuracy
     how = " with mirrored pictures" if evaluation.mirrored else ""
+    loss, right = ("Test loss", "test accuracy") if evaluation.own else ("Loss", "accuracy")
     console.print(
-        f"\nTest loss {evaluation.loss:.3f}, test accuracy{how} {accuracy.value:.1%} "
-        f"of {evaluation.pictures:,} pictures (95 % interval {accuracy.low:.1%} to {accuracy.high:.1%}).",
+        f"\n{loss} {evaluation.loss:.3f}, {right}{how} {accuracy.value:.1%} "
+        f"of {how_many(evaluation)} (95 % interval {accuracy.low:.1%} to {accuracy.high:.1%}).",
         style="bold",
     )
     for line in _more(evaluation):
-        console.print(line, soft_wrap=True)
-    console.print(f"Look at {evaluation.folder}/: {', '.join(figures)}", soft_wrap=True)
+        console.print(printable(line), soft_wrap=True)
+    console.print(f"Open {evaluation.folder}/report.html; as pictures: {', '.join(figures)}", soft_wrap=True)
     console.print(f"Ask it about a picture: vitral predict {evaluation.run.folder} PICTURE", soft_wrap=True)
     if evaluation.beside:
         console.print(evaluation.beside.verdict, style="bold")

@@ -99,8 +99,8 @@ def _tell(answer: Answer, unsure: float, top: int) -> None:
         line.append(f"not answered: {printable(answer.error)}", style="red")
     else:
         first, *others = answer.prediction.probabilities[:top]
-        line.append(f"{first[0]} {first[1]:.1%}", style="bold")
-        line.append("".join(f"   {name} {probability:.1%}" for name, probability in others), style="dim")
+        line.append(f"{printable(first[0])} {first[1]:.1%}", style="bold")
+        line.append("".join(f"   {printable(name)} {share:.1%}" for name, share in others), style="dim")
         if answer.prediction.unknown:
             line.append("   unknown: unlike the pictures that it learnt from", style="yellow")
         elif answer.prediction.probability < unsure:

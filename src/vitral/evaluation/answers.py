@@ -55,7 +55,7 @@ def answers(
         if mirrored:
             other, _ = _asked(model, batch.images.to(like).flip(3))
             logits = torch.stack([logits, other]).softmax(dim=2).mean(dim=0).log()
-        asked.append((logits.cpu(), batch.labels, features.cpu()))
+        asked.append((logits.float().cpu(), batch.labels, features.float().cpu()))
     return Answers(*map(torch.cat, zip(*asked, strict=True)))
 
 

@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
 from vitral.data.pack import Pack
+from vitral.evaluation.metrics import FEW
+from vitral.evaluation.paired import luck
 from vitral.run import Baseline
 
 SIDE = 32  # pixels
 LEARNT, VALIDATED, TESTED = 5_000, 1_000, 2_000  # pictures, at most: it must not eat the budget
 VALUES = 2**26  # in memory, at most
-FEW = 30  # test pictures, below which nothing can be said
 
 
 def baseline(pack: Pack) -> Baseline:
@@ -56,9 +57,16 @@ class Beside:
     @property
     def by_luck(self) -> float:
         """How probable as large a difference is if both are equally good (McNemar's exact test)."""
-        from scipy.stats import binomtest
+        return luck(self.gained, self.lost)
 
-        return float(binomtest(self.gained, self.gained + self.lost).pvalue) if self.gained + self.lost else 1.0
+    @property
+    def kind(self) -> Literal["few", "better", "worse", "equal", "unclear"]:
+        """What the verdict is; `equal`: both are good."""
+        if self.pictures < FEW:
+            return "few"
+        if self.by_luck < 0.05:
+            return "better" if self.gained > self.lost else "worse"
+        return "equal" if self.accuracy > 0.95 else "unclear"
 
     @property
     def verdict(self) -> str:
@@ -66,14 +74,14 @@ class Beside:
         told = f"{self.method[0].upper()}{self.method[1:]} has {self.accuracy:.1%}"
         differ = f"where the two differ, the model is right {self.gained:,} times and that {self.lost:,} times"
         needs = "It needs more pictures; more time helps only while the validation loss still falls."
-        if self.pictures < FEW:
+        if self.kind == "few":
             few = f"{self.pictures} picture{'s' if self.pictures > 1 else ''}"
             return f"{told}. On {few} that says little: do not trust the model before there are more."
-        if self.by_luck < 0.05 and self.gained > self.lost:
+        if self.kind == "better":
             return f"{told}. The model is better: {differ}."
-        if self.by_luck < 0.05:
+        if self.kind == "worse":
             return f"{told}. The model is worse, and cannot be trusted: {differ}. {needs}"
-        if self.accuracy > 0.95:
+        if self.kind == "equal":
             return f"{told}. The model is about as good; these pictures are easy."
         if self.gained > self.lost:
             return (

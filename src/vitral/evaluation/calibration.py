@@ -1,5 +1,7 @@
 """How much doubt is right, found out on the validation pictures."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -10,7 +12,7 @@ from vitral.data.pack import Pack
 from vitral.data.preprocess import Preprocess
 from vitral.evaluation.answers import answers
 from vitral.model.vit import ViT
-from vitral.weights.calibration import Calibration
+from vitral.weights.calibration import Calibration, head_of
 
 MOST = 5_000  # training pictures whose features are looked at
 NEAR = 0.95  # share of the validation pictures that count as like those learnt from
@@ -24,26 +26,35 @@ def calibrate(model: ViT, pack: Pack, preprocess: Preprocess) -> Calibration | N
     held_out = answers(model, pack, pack.of("validation"), preprocess)
     means, metric = class_statistics(learnt.features, learnt.labels, model.config.classes)
     found = Calibration(
+        head=head_of(model),
         temperature=torch.tensor(fit_temperature(held_out.logits, held_out.labels)),
         means=means,
         metric=metric,
         far=torch.tensor(1.0),
     )
     far = torch.quantile(found.distances(held_out.features), NEAR)
-    return Calibration(found.temperature, means, metric, far)
+    # Not quite 0 where features do not vary at all: then nothing is far.
+    return replace(found, far=far.clamp(min=1e-6))
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """That at which the labels are most probable; between 1/20 and 20.
 
-    >>> sure = torch.tensor([[9.0, 0.0]] * 4)  # right three times out of four, and as good as certain
-    >>> round(9 / fit_temperature(sure, torch.tensor([0, 0, 0, 1])), 2), round(float(np.log(3)), 2)
+    They are counted as if there were one picture more, of which nobody knows the label: else a few pictures that are
+    all right would make the model certain of everything.
+
+    >>> sure = torch.tensor([[9.0, 0.0]] * 400)  # right three times out of four, and as good as certain
+    >>> round(9 / fit_temperature(sure, torch.tensor([0, 0, 0, 1] * 100)), 2), round(float(np.log(3)), 2)
     (1.1, 1.1)
+    >>> all_right = torch.tensor([[9.0, 0.0]] * 4)
+    >>> round(float((all_right / fit_temperature(all_right, torch.zeros(4, dtype=torch.int64))).softmax(1)[0, 0]), 2)
+    0.9
     """
     from scipy.optimize import minimize_scalar
 
     def loss(exponent: float) -> float:
-        return float(cross_entropy(logits.double() / np.exp(exponent), labels))
+        unknown = 1 / (len(labels) + 1)
+        return float(cross_entropy(logits.double() / np.exp(exponent), labels, label_smoothing=unknown))
 
     return float(np.exp(minimize_scalar(loss, bounds=(-3.0, 3.0), method="bounded").x))
 
@@ -52,7 +63,9 @@ def _some_of_each_class(pack: Pack) -> NDArray[np.int64]:
     """At most so many training pictures in all, or one of each class where those are more."""
     train, labels = pack.of("train"), pack.index.labels
     classes = [train[labels[train] == label] for label in range(len(pack.index.class_names))]
-    return np.sort(np.concatenate([numbers[: max(1, MOST // len(classes))] for numbers in classes]))
+    most = max(1, MOST // len(classes))
+    evenly = [np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(np.int64) for numbers in classes]
+    return np.sort(np.concatenate([numbers[some] for numbers, some in zip(classes, evenly, strict=True)]))
 
 
 def class_statistics(features: Tensor, labels: Tensor, classes: int) -> tuple[Tensor, Tensor]:

@@ -72,8 +72,13 @@ class Group:
     @property
     def tested(self) -> list[str]:
         """The test pictures, by name, if all runs have the same."""
-        tested = [sorted(_tested(member)) for member in self.members]
-        return tested[0] if all(samples == tested[0] for samples in tested) else []
+        tested = [_tested(member) for member in self.members]
+        return sorted(tested[0]) if all(one == tested[0] for one in tested) else []
+
+    @property
+    def pictures(self) -> tuple[str, frozenset[tuple[str, str]]]:
+        """What the runs were tested on: equal where it is the same pictures with the same labels."""
+        return self.members[0].record.data.sha256, frozenset(_tested(self.members[0]).items())
 
     @property
     def right(self) -> NDArray[np.float64]:
@@ -113,7 +118,7 @@ class Comparison:
         return [
             paired(first.name, other.name, first.right, other.right)
             for other in others
-            if first.tested and first.tested == other.tested
+            if first.tested and other.tested and first.pictures == other.pictures
         ]
 
     @property
@@ -273,8 +278,10 @@ def _check(member: Member) -> None:
         _ = int(line["epoch"]), int(line["step"]), float(line["train_loss"]), float(line["train_accuracy"])
 
 
-def _tested(member: Member) -> set[str]:
-    return {line["sample"] for line in member.evaluation["predictions"]} if member.evaluation else set()
+def _tested(member: Member) -> dict[str, str]:
+    """The label of each test picture."""
+    lines = member.evaluation["predictions"] if member.evaluation else []
+    return {line["sample"]: line["label"] for line in lines}
 
 
 def _names(groups: list[list[Path]]) -> list[str]:
@@ -313,10 +320,11 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         if len({member.record.data.sha256 for member in group.members}) > 1:
             yield f"The runs of {group.name} were not trained with the same pictures: they changed in between."
     if others := [name for name in comparison.settings if name.startswith(OTHER_LOSS)]:
-        yield f"Train losses are not of the same thing, since {', '.join(others)} differs."
-    tested = [_tested(member) for member in members if member.evaluation]
-    if any(samples != tested[0] for samples in tested):
-        yield "Test accuracies are not of the same pictures."
+        differ = "differs" if len(others) == 1 else "differ"
+        yield f"Train losses are not of the same thing, since {', '.join(others)} {differ}."
+    tested = [(member.record.data.sha256, _tested(member)) for member in members if member.evaluation]
+    if any(one != tested[0] for one in tested):
+        yield "Test accuracies are not of the same pictures with the same labels, so no verdict is given."
     if any(_machine(member) != _machine(members[0]) for member in members):
         yield "Seconds are not of the same kind of machine, device or number of threads."
 

@@ -1,7 +1,10 @@
 """A run is asked about the pictures that it has never seen."""
 
+import hashlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +13,17 @@ import torch
 from numpy.typing import NDArray
 
 from vitral.data.check import check
-from vitral.data.config import Data
 from vitral.data.pack import Pack, pack
 from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
-from vitral.errors import DataError, RecipeError
+from vitral.errors import DataError, RecipeError, VitralError
 from vitral.evaluation.answers import Answers, answers
 from vitral.evaluation.baseline import Beside, beside
-from vitral.evaluation.metrics import Figure, Metrics, measure, share
+from vitral.evaluation.metrics import FEW_GROUPS, Figure, Metrics, measure, share
 from vitral.recipe import Recipe
 from vitral.run import Run, last_name
 from vitral.settings import FORMAT
-from vitral.weights.calibration import Calibration
+from vitral.weights.calibration import CALIBRATION, Calibration
 from vitral.weights.own import Weights
 
 LOOKED_AT = 5_000  # pictures that are checked for a report unasked: some seconds
@@ -75,18 +77,27 @@ class Evaluation:
     @cached_property
     def metrics(self) -> Metrics:
         """All figures."""
-        return measure(self.labels, self.probabilities, self.weights.class_names)
+        return measure(self.labels, self.probabilities, self.weights.class_names, self.group_of)
+
+    @property
+    def unknown(self) -> Figure | None:
+        """How many of these pictures `predict` calls unknown; None: that was not measured."""
+        if self.calibration is None:
+            return None
+        return share(int((self.calibration.distances(self.answers.features) > 1).sum()), self.pictures)
 
     @cached_property
     def uncalibrated(self) -> Metrics:
         """The same, had there been no temperature."""
         plain = self.answers.logits.double().softmax(dim=1).numpy()
-        return measure(self.labels, plain, self.weights.class_names) if self.calibration else self.metrics
+        return (
+            measure(self.labels, plain, self.weights.class_names, self.group_of) if self.calibration else self.metrics
+        )
 
     @property
     def loss(self) -> float:
-        """Mean cross-entropy on the test pictures."""
-        return self.metrics.loss.value
+        """Mean cross-entropy on the test pictures, as in training: without the temperature."""
+        return self.uncalibrated.loss.value
 
     @property
     def accuracy(self) -> float:
@@ -99,12 +110,18 @@ class Evaluation:
         told = self.run.baseline if self.own else None
         return None if told is None else beside(told, self.samples, self.right)
 
+    @property
+    def group_of(self) -> list[str] | None:
+        """(n,) the group of each picture, where data.group_by says what belongs together."""
+        named = self.pack.index.groups
+        return None if named is None else [named[number] for number in self.numbers]
+
     @cached_property
     def groups(self) -> dict[str, Figure]:
-        """The accuracy of each group of pictures, the worst first, where data.group_by says what belongs together."""
-        if (named := self.pack.index.groups) is None:
+        """The accuracy of each group of pictures, the worst first."""
+        if self.group_of is None:
             return {}
-        group_of = np.array([named[number] for number in self.numbers])
+        group_of = np.array(self.group_of)
         found = {str(name): self.right[group_of == name] for name in np.unique(group_of)}
         shares = {name: share(int(right.sum()), len(right)) for name, right in found.items()}
         return dict(sorted(shares.items(), key=lambda one: one[1].value))
@@ -118,7 +135,8 @@ class Evaluation:
         """As evaluation.json has it."""
         names, predicted = self.weights.class_names, self.answers.predicted
         figures = {name: getattr(self.metrics, name) for name in FIGURES}
-        plain = {name: asdict(getattr(self.uncalibrated, name)) for name in ("loss", "calibration_error")}
+        before = {name: getattr(self.uncalibrated, name) for name in ("loss", "calibration_error")}
+        plain = {name: _without_none(asdict(figure)) for name, figure in before.items()}
         return {
             "format": FORMAT,
             "split": "test" if self.own else "all",
@@ -129,9 +147,11 @@ class Evaluation:
             "loss": self.loss,
             "accuracy": self.accuracy,
             "accuracy_interval": [self.metrics.accuracy.low, self.metrics.accuracy.high],
-            "figures": {name: asdict(figure) for name, figure in figures.items() if figure},
+            "figures": {name: _without_none(asdict(figure)) for name, figure in figures.items() if figure},
+            "calibration_error_by_chance": self.metrics.calibration_error_by_chance,
             **({"temperature": float(self.calibration.temperature)} if self.calibration else {}),
             **({"uncalibrated": plain} if self.calibration else {}),
+            **({"called_unknown": asdict(self.unknown)} if self.unknown else {}),
             "class_names": list(names),
             "per_class": [_without_none(asdict(one)) for one in self.metrics.classes],
             "reliability": [asdict(one) for one in self.metrics.reliability],
@@ -179,25 +199,46 @@ def evaluate(run: Run | str | Path, data: str | Path | None = None, *, mirrored:
 
     run = run if isinstance(run, Run) else Run.load(run)
     weights = run.weights()
+    run.check_writable()
     packed, numbers, labels, notes = _own(run, weights) if data is None else _other(run, weights, str(data))
     found = answers(weights.model, packed, numbers, weights.preprocess, mirrored)
-    words = [*([] if data is None else [last_name(str(data))]), *(["mirrored"] if mirrored else [])]
+    if mirrored and (run.folder / CALIBRATION).is_file():
+        notes += ("The temperature was found without mirror images: probabilities may be less well calibrated.",)
+    if mirrored and run.recipe.data.augment.flip == "none":
+        notes += ("It has not learnt from mirrored pictures (data.augment.flip), so they may be strange to it.",)
     evaluation = Evaluation(
         run=run,
         weights=weights,
-        calibration=Calibration.beside(run.folder, len(weights.class_names)),
+        calibration=Calibration.beside(run.folder, weights.model),
         pack=packed,
         numbers=numbers,
         answers=replace(found, labels=torch.from_numpy(labels)),
-        folder=run.folder / "evaluations" / "-".join(words) if words else run.folder,
+        folder=_folder(run, data, mirrored),
         own=data is None,
         mirrored=mirrored,
         notes=notes,
     )
+    if 1 < len(evaluation.groups) < 2 * FEW_GROUPS:
+        few = f"The pictures are of {len(evaluation.groups)} groups only: another group may be quite different."
+        evaluation = replace(evaluation, notes=(*notes, few))
     run.write_evaluation(evaluation.write(), evaluation.folder)
-    draw(evaluation)
-    write_report(evaluation)
+    with run.writing():
+        draw(evaluation)
+        write_report(evaluation)
     return evaluation
+
+
+def _folder(run: Run, data: str | Path | None, mirrored: bool) -> Path:
+    """The run's own, or one in evaluations/ that nothing else is in."""
+    if data is None:
+        return run.folder / "evaluations" / "own-mirrored" if mirrored else run.folder
+    name = last_name(str(data)) + ("-mirrored" if mirrored else "")
+    for number in count(1):
+        folder = run.folder / "evaluations" / (name if number == 1 else f"{name}-{number}")
+        told = Run(folder).evaluation
+        if told is None or (told.get("source"), told.get("mirrored", False)) == (str(data), mirrored):
+            return folder
+    raise AssertionError  # there are enough numbers
 
 
 Asked = tuple[Pack, NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]  # pack, numbers, labels, notes
@@ -217,13 +258,13 @@ def _own(run: Run, weights: Weights) -> Asked:
         raise DataError(f"{recipe.data.source} has no test pictures to measure {run.folder} on.")
     if run.checked is None and len(packed.index.samples) <= LOOKED_AT:
         run.write_checked(check(packed.index).write())
-    return packed, numbers, packed.index.labels[numbers], ()
+    return packed, numbers, packed.index.labels[numbers], tuple(packed.notes)
 
 
 def _other(run: Run, weights: Weights, source: str) -> Asked:
     """All pictures of another source whose class the model knows."""
-    directory = run.recipe.data.directory
-    packed = pack(open_source(Data(source=source, directory=directory)), weights.preprocess, data_directory(directory))
+    asked = run.recipe.changed({"data.source": source}).data
+    packed = pack(open_source(asked), weights.preprocess, data_directory(asked.directory))
     known = {name: label for label, name in enumerate(weights.class_names)}
     theirs = np.array([known.get(name, -1) for name in packed.index.class_names])
     numbers = np.concatenate([packed.of(split) for split in SPLITS])
@@ -233,14 +274,36 @@ def _other(run: Run, weights: Weights, source: str) -> Asked:
         raise DataError(
             f"{source} has no class that {run.folder} knows: it has {_some(unknown)}, and the model {_some([*known])}."
         )
-    notes = [f"All pictures of {source} are measured on, whatever split they are in."]
+    notes = [*packed.notes, f"All readable pictures of {source} are measured on, whatever split they are in."]
     if unknown:
         notes.append(
             f"{(labels < 0).sum():,} pictures are left out, of classes that the model does not know: {_some(unknown)}."
         )
-    if missing := [name for name in known if name not in packed.index.class_names]:
-        notes.append(f"{source} has no pictures of {_some(missing)}.")
+    if missing := [name for name, label in known.items() if not (labels == label).any()]:
+        notes.append(f"{source} has no pictures of {_some(missing)}: nothing is known about that.")
+    learnt = _learnt_from(run)
+    if again := sum(digest in learnt for digest in _digests(packed, numbers[labels >= 0])):
+        notes.append(
+            f"{again:,} of these {(labels >= 0).sum():,} pictures were learnt from, or watched in training: "
+            "as far as they go, this is no test."
+        )
     return packed, numbers[labels >= 0], labels[labels >= 0], tuple(notes)
+
+
+def _learnt_from(run: Run) -> set[bytes]:
+    """The pictures that a run was trained and chosen with; none where they are no longer there."""
+    recipe = run.recipe
+    try:
+        own = pack(open_source(recipe.data), run.weights().preprocess, data_directory(recipe.data.directory))
+    except VitralError:
+        return set()
+    return set(_digests(own, np.concatenate([own.of("train"), own.of("validation")])))
+
+
+def _digests(packed: Pack, numbers: NDArray[np.int64]) -> Iterator[bytes]:
+    """What each picture looks like to the model: equal also where files have other names."""
+    for number in numbers:
+        yield hashlib.blake2b(packed.images[number].tobytes(), digest_size=16).digest()
 
 
 def _some(names: list[str]) -> str:

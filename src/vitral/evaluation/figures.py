@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitral.data.config import Augment
+from vitral.evaluation.metrics import BINS
 from vitral.look.figures import GREEN, RED, Theme, caption, figure, show_image, theme, where_it_looked
 from vitral.look.maps import attention_map
 from vitral.recipe import Recipe
@@ -38,6 +39,12 @@ def draw(evaluation: "Evaluation") -> None:
 def of_what(evaluation: "Evaluation") -> str:
     """What the figures are of, in words."""
     return "test pictures" if evaluation.own else "pictures"
+
+
+def how_many(evaluation: "Evaluation") -> str:
+    """`360 test pictures`, `1 picture`."""
+    words = of_what(evaluation)
+    return f"{evaluation.pictures:,} {words if evaluation.pictures != 1 else words[:-1]}"
 
 
 Panel = Literal["loss", "accuracy"]
@@ -200,18 +207,21 @@ def reliability(evaluation: "Evaluation", to: IO[bytes] | None = None, dark: boo
 
     bins, colours = evaluation.metrics.reliability, theme(dark)
     title = "" if to else "How sure, how right"
-    what = "" if to else "Pictures by how sure the model was. On the dotted line it is right as often as it says."
+    what = "" if to else "On the dotted line it is right as often as it says; pale dots are of fewer than 5 pictures."
     with figure(to or evaluation.folder / "reliability.png", 5, 5.4, title, what, dark=dark) as drawn:
         above, below = drawn.subplots(2, 1, sharex=True, height_ratios=[4, 1])
         sure, right = [one.confidence for one in bins], [one.accuracy.value for one in bins]
         low = [max(0.0, one.accuracy.value - (one.accuracy.low or 0.0)) for one in bins]
         high = [max(0.0, (one.accuracy.high or 0.0) - one.accuracy.value) for one in bins]
         above.plot([0, 1], [0, 1], ":", color=colours.grey, linewidth=1.5)
-        above.errorbar(sure, right, yerr=[low, high], fmt="none", ecolor=colours.blue, elinewidth=1.2, capsize=2.5)
-        above.plot(sure, right, "o-", color=colours.blue, linewidth=1.2, markersize=5, clip_on=False, zorder=3)
+        for x, y, down, up, one in zip(sure, right, low, high, bins, strict=True):
+            pale = 0.3 if one.pictures < 5 else 1.0
+            above.errorbar(x, y, yerr=[[down], [up]], fmt="none", ecolor=colours.grey, elinewidth=1.2, alpha=pale)
+            above.plot(x, y, "o", color=colours.blue, markersize=7, clip_on=False, zorder=3, alpha=pale)
         above.set(ylabel="how often it is right", xlim=(0, 1.01), ylim=(0, 1.02))
         above.grid()
-        below.bar(sure, [one.pictures for one in bins], width=0.04, color=colours.bar)
+        places = [(min(int(one.confidence * BINS), BINS - 1) + 0.5) / BINS for one in bins]
+        below.bar(places, [one.pictures for one in bins], width=0.9 / BINS, color=colours.bar)
         below.set(xlabel="how sure it says it is", ylabel="pictures")
         below.yaxis.set_major_locator(MaxNLocator(3, integer=True))
         for axis in (above.xaxis, above.yaxis):
@@ -238,7 +248,7 @@ def predictions(evaluation: "Evaluation") -> None:
     wrong_rows, right_rows = -(-len(wrong) // columns), -(-len(right) // columns)
     rows = wrong_rows + right_rows
     height, width = evaluation.weights.preprocess.image_size
-    tall = 0.45 + 1.1 * min(2.0, height / width)
+    tall = 0.55 + 1.1 * min(2.0, height / width)
     path, what = evaluation.folder / "predictions.png", _what_is_shown(evaluation, len(wrong), len(right))
     with figure(path, 1.15 * columns, 0.8 + tall * rows, "Predictions", what) as drawn:
         grid = drawn.subplots(rows, columns, squeeze=False)
@@ -249,11 +259,11 @@ def predictions(evaluation: "Evaluation") -> None:
 
 
 def _what_is_shown(evaluation: "Evaluation", wrong: int, right: int) -> str:
-    all_wrong, pictures = int((~evaluation.right).sum()), f"{evaluation.pictures:,} {of_what(evaluation)}"
+    all_wrong, pictures = int((~evaluation.right).sum()), how_many(evaluation)
     if not all_wrong:
-        told = f"None of the {pictures} is wrong."
+        told = f"None of {pictures} is wrong."
     elif not right:
-        told = f"All {pictures} are wrong (true → said)."
+        told = f"Of {pictures} none is right (true → said)."
     else:
         told = f"{all_wrong:,} of {pictures} {'is' if all_wrong == 1 else 'are'} wrong (true → said)."
     if all_wrong > wrong:
@@ -272,9 +282,10 @@ def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], c
         axes.axis("on")
         show_image(axes, evaluation.images([i])[0])
         said, was = names[answers.predicted[i]], names[int(answers.labels[i])]
-        sure = f"{evaluation.probabilities[i].max():.0%}"
-        text = f"{caption(said, 12)} ✓\n{sure}" if said == was else f"{caption(was, 7)} → {caption(said, 7)}\n{sure}"
-        axes.set_title(text, fontsize=9, color=colour, loc="center")
+        sure = f"{evaluation.probabilities[i].max():.1%}"
+        apart = " → " if len(was) + len(said) <= 11 else "\n→ "
+        text = f"{caption(said, 14)} ✓" if said == was else f"{caption(was, 14)}{apart}{caption(said, 12)}"
+        axes.set_title(f"{text}\n{sure}", fontsize=8, color=colour, loc="center")
 
 
 def attention(evaluation: "Evaluation", most: int = 10) -> None:

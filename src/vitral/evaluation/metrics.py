@@ -2,11 +2,15 @@
 
 Shares (accuracy, recall, …) have Wilson's interval. What is no plain share (loss, balanced accuracy, macro-F1,
 calibration error) has that of a bootstrap: as many pictures are drawn 1,000 times, with repeats, and the interval is
-the middle 95 % of the figures that come out, moved by as much as these are off on average. (A calibration error is
-larger in a draw, for chance alone pulls confidence and accuracy apart.)
+the middle 95 % of the figures that come out, moved by as much as these are off on average. Where pictures come in
+groups, whole groups are drawn (pictures of one patient are not so many witnesses), and the interval of a share is the
+wider of both.
+
+A calibration error is above 0 by chance alone, for a perfectly calibrated model too: its interval reaches down by as
+much as that. (In simulations it then holds the true one 98 times in 100 or more often.)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +20,9 @@ from numpy.typing import NDArray
 from vitral.errors import DataError
 
 DRAWS = 1_000
+CHANCES = 100  # times that right and wrong are drawn by the probabilities themselves
 FEW = 30  # pictures, below which a bootstrap says nothing
+FEW_GROUPS = 5  # likewise
 BINS = 15  # of confidence, from 0 to 1
 
 Floats = NDArray[np.float64]
@@ -65,45 +71,64 @@ class Metrics:
     balanced_accuracy: Figure  # the mean recall of the classes that have pictures
     macro_f1: Figure  # the mean F1 of the classes that have pictures or were answered
     calibration_error: Figure  # how far confidence and accuracy are apart, on average over 15 bins of confidence (ECE)
+    calibration_error_by_chance: float  # what it would be on average, were the model perfectly calibrated
     classes: tuple[ClassFigures, ...]
     reliability: tuple[Bin, ...]  # the bins that are not empty
     confusion: Ints  # (classes, classes): rows are labels, columns are answers
 
 
-def measure(labels: Ints, probabilities: Floats, class_names: tuple[str, ...]) -> Metrics:
-    """`labels` (n,) beside `probabilities` (n, classes)."""
+def measure(
+    labels: Ints, probabilities: Floats, class_names: tuple[str, ...], groups: Sequence[str] | None = None
+) -> Metrics:
+    """`labels` (n,) beside `probabilities` (n, classes). `groups` (n,) says which pictures belong together."""
     n, classes = probabilities.shape
     if not n:
         raise DataError("There are no pictures to measure on.")
+    if not np.isfinite(probabilities).all():
+        raise DataError("The model's answers are no numbers: its weights are damaged, or its training ran away.")
     answered = probabilities.argmax(axis=1)
     confidence, right = probabilities.max(axis=1), answered == labels
     losses = -np.log(np.maximum(probabilities[np.arange(n), labels], np.finfo(np.float64).tiny))
     in_bin = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    top = (np.argpartition(-probabilities, 5, axis=1)[:, :5] == labels[:, None]).any(axis=1) if classes > 5 else right
 
-    def figures(times: Floats) -> tuple[float, float, float, float]:
-        """Those that need a bootstrap, with each picture counted so many times."""
+    def apart(times: Floats, right: Floats | NDArray[np.bool_]) -> float:
+        """The calibration error."""
+        return float(np.abs(np.bincount(in_bin, times * (confidence - right), BINS)).sum()) / float(times.sum())
+
+    def figures(times: Floats) -> tuple[float, ...]:
+        """All of them, with each picture counted so many times."""
+        n = float(times.sum())
         there = np.bincount(labels, times, classes)
         given, found = np.bincount(answered, times, classes), np.bincount(labels, times * right, classes)
         recall, f1 = _ratio(found, there), _ratio(2 * found, there + given)
-        apart = np.bincount(in_bin, times * (confidence - right), BINS)
         return (
             float(times @ losses) / n,
+            float(times @ right) / n,
+            float(times @ top) / n,
             float(recall.sum() / (there > 0).sum()),
             float(f1.sum() / (there + given > 0).sum()),
-            float(np.abs(apart).sum()) / n,
+            apart(times, right),
         )
 
-    loss, balanced_accuracy, macro_f1, calibration_error = _bootstrapped(figures, n, most=(np.inf, 1.0, 1.0, 1.0))
+    chance = np.random.default_rng(0)
+    by_chance = float(np.mean([apart(np.ones(n), chance.random(n) < confidence) for _ in range(CHANCES)]))
+    drawn = _bootstrapped(figures, n, groups, most=(np.inf, *[1.0] * 5), lower=(*[0.0] * 5, by_chance))
+    loss, accuracy, top_5, balanced_accuracy, macro_f1, calibration_error = drawn
+    if groups is None:
+        accuracy, top_5 = share(int(right.sum()), n), share(int(top.sum()), n)
+    else:
+        accuracy, top_5 = (_wider(one, share(round(one.value * n), n)) for one in (accuracy, top_5))
     confusion = np.bincount(labels * classes + answered, minlength=classes**2).reshape(classes, classes)
-    top = np.argpartition(-probabilities, 5, axis=1)[:, :5] if classes > 5 else None
     return Metrics(
         pictures=n,
         loss=loss,
-        accuracy=share(int(right.sum()), n),
-        top_5=None if top is None else share(int((top == labels[:, None]).any(axis=1).sum()), n),
+        accuracy=accuracy,
+        top_5=top_5 if classes > 5 else None,
         balanced_accuracy=balanced_accuracy,
         macro_f1=macro_f1,
         calibration_error=calibration_error,
+        calibration_error_by_chance=by_chance,
         classes=tuple(_class(name, label, confusion) for label, name in enumerate(class_names)),
         reliability=tuple(
             Bin(int(some.sum()), float(confidence[some].mean()), share(int(right[some].sum()), int(some.sum())))
@@ -126,6 +151,11 @@ def share(right: int, of: int) -> Figure:
     return Figure(right / of, float(interval.low), float(interval.high))
 
 
+def _wider(drawn: Figure, wilson: Figure) -> Figure:
+    bounds = [bound for bound in (drawn.low, drawn.high, wilson.low, wilson.high) if bound is not None]
+    return Figure(wilson.value, min(bounds), max(bounds))
+
+
 def _class(name: str, label: int, confusion: Ints) -> ClassFigures:
     pictures, answered = int(confusion[label].sum()), int(confusion[:, label].sum())
     right = int(confusion[label, label])
@@ -140,17 +170,28 @@ def _class(name: str, label: int, confusion: Ints) -> ClassFigures:
     )
 
 
-def _bootstrapped(figures: Callable[[Floats], tuple[float, ...]], n: int, most: tuple[float, ...]) -> list[Figure]:
-    """`most`: what each figure can be at most."""
-    all_once = figures(np.ones(n))
-    if n < FEW:
-        return [Figure(value) for value in all_once]
+def _bootstrapped(
+    figures: Callable[[Floats], tuple[float, ...]],
+    n: int,
+    groups: Sequence[str] | None,
+    most: tuple[float, ...],
+    lower: tuple[float, ...],
+) -> list[Figure]:
+    """`most`: what each figure can be at most; `lower`: by how much each interval reaches farther down."""
+    all_once = np.array(figures(np.ones(n)))
+    drawn_from = np.arange(n) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    units = int(drawn_from.max()) + 1
+    if n < FEW or (groups is not None and units < FEW_GROUPS):
+        return [Figure(float(value)) for value in all_once]
     random = np.random.default_rng(0)  # the same intervals each time
-    drawn = [figures(np.bincount(random.integers(0, n, n), minlength=n).astype(np.float64)) for _ in range(DRAWS)]
-    values = np.array(drawn)
-    values -= values.mean(axis=0) - np.array(all_once)
-    low, high = np.clip(np.quantile(values, [0.025, 0.975], axis=0), 0.0, most)
-    return [Figure(*map(float, each)) for each in zip(all_once, low, high, strict=True)]
+    draws = (np.bincount(random.integers(0, units, units), minlength=units) for _ in range(DRAWS))
+    values = np.array([figures(times[drawn_from].astype(np.float64)) for times in draws])
+    spread = values.std(axis=0) > 0  # where not one mistake was seen, draws say nothing of those to come
+    values -= values.mean(axis=0) - all_once
+    low, high = np.clip(np.quantile(values, [0.025, 0.975], axis=0) - [lower, np.zeros(len(lower))], 0.0, most)
+    low, high = np.minimum(low, all_once), np.maximum(high, all_once)
+    each = zip(all_once, low, high, spread, strict=True)
+    return [Figure(float(v), float(a), float(b)) if known else Figure(float(v)) for v, a, b, known in each]
 
 
 def _ratio(above: NDArray[Any], below: NDArray[Any]) -> NDArray[Any]:

@@ -75,8 +75,8 @@ def write_suspects(found: list[Suspect], pack: Pack, folder: Path) -> None:
         [
             Tile(
                 as_picture(np.asarray(pack.images[one.number])),
-                f"{one.label} → {one.suggested}?",
-                f"{one.suggested_probability:.0%}, {one.sample.rsplit('/', 1)[-1]}",
+                f"{one.label} → {one.suggested} {one.suggested_probability:.0%}",
+                one.sample,
             )
         ]
         for one in found[:SHOWN]

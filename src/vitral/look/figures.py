@@ -167,7 +167,7 @@ def where_it_looked(
         1.1 + 1.05 * len(columns),
         0.95 + 1.12 * len(images),
         "Where it looked",
-        "Attention in the last block of what is read out, each map on a scale of its own: bright is most.",
+        "Bright: where the last block took most from, for the answer. Each map has a scale of its own.",
     ) as drawn:
         grid = drawn.subplots(len(images), len(columns), squeeze=False)
         for row, (image, by_head, caption) in enumerate(zip(images, maps, captions, strict=True)):

@@ -9,7 +9,8 @@ from vitral.training.preparation import Plan
 
 RESERVE = 0.02  # of the budget, for writing and for what was not foreseen
 PROBE = 0.02  # of the budget, at most, for trying steps out
-CORRECTED_AT = 0.25  # of the budget
+CORRECTED_AT = 0.25  # of the budget,
+TIMED = 5  # and not before so many steps have been timed
 
 
 @dataclass(frozen=True)
@@ -70,12 +71,12 @@ def plan_steps(seconds: float, spent: float, pace: Pace) -> Steps:
     return Steps(max(1, int(left / pace.mean)))
 
 
-def correct(steps: Steps, step: int, seconds: float, spent: float, stepping: float, pace: Pace) -> Steps:
-    """The plan again, with the time that `step` steps have really taken, validation and all."""
+def correct(steps: Steps, step: int, seconds: float, spent: float, stepping: float, timed: int, pace: Pace) -> Steps:
+    """The plan again, after `step` steps, with the time that `timed` of them have really taken, validation and all."""
     if steps.planned <= step:
         return steps
     here = step / steps.planned
-    done, ahead = pace.mean_of(0.0, here) * step, pace.mean_of(here, 1.0) * (steps.planned - step)
+    done, ahead = pace.mean_of(0.0, here) * timed, pace.mean_of(here, 1.0) * (steps.planned - step)
     wanted = ahead * stepping / done  # seconds that the rest would take
     fitting = (seconds * (1 - RESERVE) - spent) / wanted * (steps.planned - step)
     return Steps(steps.planned, step, step + max(1, int(fitting)))

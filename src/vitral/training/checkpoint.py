@@ -30,6 +30,7 @@ class Progress:
     corrected_at: int = 0
     corrected: int = 0
     stepping: float = 0.0  # seconds, of steps and validation alone
+    timed: int = 0  # steps that these seconds are of: the first of a sitting also sets things up, and is not
     seconds: float = 0.0  # of training, all sittings together
     metrics: int = 0  # bytes of metrics.jsonl that belong to it
     losses: list[float] = field(default_factory=list)  # of the steps of the epoch that is under way

@@ -1,6 +1,7 @@
 """What a model says of pictures that it has not learnt from, for all pictures of a set: some short trainings, each of
 which leaves out another part."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.data.pack import Pack
-from vitral.data.randomness import uniform
 from vitral.errors import DataError
 from vitral.evaluation.answers import answers
 from vitral.recipe import Recipe
@@ -34,14 +34,26 @@ class OutOfFold:
     numbers: NDArray[np.int64]  # (n,) of the pictures that can be read
     probabilities: NDArray[np.float64]  # (n, classes)
 
+    @property
+    def accuracy(self) -> float:
+        """How often they were right, by the labels as they are."""
+        return float(np.mean(self.probabilities.argmax(axis=1) == self.pack.index.labels[self.numbers]))
 
-def out_of_fold(recipe: Recipe, steps: int, folds: int = 5) -> Iterator[FoldStep | OutOfFold]:
+
+def out_of_fold(recipe: Recipe, steps: int, folds: int = 5, sha256: str = "") -> Iterator[FoldStep | OutOfFold]:
     """Train `folds` times for so many steps as the recipe asks, each time without another share of all pictures.
 
     What was held out for validation and test is learnt from too: for a label that may be wrong it makes no difference.
+    `sha256`, where it is given, is what the pictures must be.
     """
     plan = prepared(recipe)
+    if sha256 not in ("", plan.pack.sha256):
+        raise DataError(
+            f"The pictures of {recipe.data.source} are not those that it was trained with: they, their labels or their "
+            "split have changed."
+        )
     parts = _parts(plan.pack, folds)
+    folds = int(parts.max()) + 1
     numbers = np.flatnonzero(parts >= 0)
     probabilities = np.zeros((len(parts), len(plan.pack.index.class_names)))
     for fold in range(folds):
@@ -73,12 +85,27 @@ def _trained(plan: Plan, steps: int) -> Iterator[int]:
 
 
 def _parts(pack: Pack, folds: int) -> NDArray[np.int64]:
-    """(samples,) the part that each picture is in, from 0, the same share of every class; −1: it cannot be read."""
-    labels, draws = pack.index.labels, uniform(0, "folds", epoch=0, samples=np.arange(len(pack.index.samples)))[:, 0]
-    parts = np.full(len(labels), -1)
-    for label, name in enumerate(pack.index.class_names):
-        of_class = np.array([n for n in np.flatnonzero(labels == label) if n not in pack.left_out], dtype=np.int64)
-        if len(of_class) < 2:
-            raise DataError(f"{name} has {len(of_class)} pictures: to doubt a label, a class needs two at least.")
-        parts[of_class[np.argsort(draws[of_class])]] = np.arange(len(of_class)) % folds
+    """(samples,) the part that each picture is in, from 0, about the same share of every class; −1: it cannot be read.
+
+    Pictures of one group are in one part. Small sets have fewer parts.
+    """
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
+
+    index = pack.index
+    readable = np.array([n for n in range(len(index.samples)) if n not in pack.left_out], dtype=np.int64)
+    labels = index.labels[readable]
+    counts = np.bincount(labels, minlength=len(index.class_names))
+    if counts.min() < 2:
+        name = index.class_names[int(counts.argmin())]
+        raise DataError(f"{name} has {counts.min()} pictures: to doubt a label, a class needs two at least.")
+    groups = None if index.groups is None else np.array(index.groups)[readable]
+    kind = StratifiedKFold if groups is None else StratifiedGroupKFold
+    units = int(counts.max()) if groups is None else len(np.unique(groups))
+    if units < 2:
+        raise DataError(f"All pictures of {index.source} are in one group: none can be left out.")
+    parts = np.full(len(index.samples), -1)
+    with warnings.catch_warnings(action="ignore"):  # that a class has fewer pictures than there are parts
+        split = kind(min(folds, units), shuffle=True, random_state=0).split(readable, labels, groups)
+        for part, (_, held_out) in enumerate(split):
+            parts[readable[held_out]] = part
     return parts

@@ -17,7 +17,7 @@ from vitral.evaluation.baseline import baseline
 from vitral.evaluation.calibration import calibrate
 from vitral.recipe import Recipe, parse_budget
 from vitral.run import Record, Run, free_folder
-from vitral.training.budget import CORRECTED_AT, Pace, Steps, correct, plan_steps
+from vitral.training.budget import CORRECTED_AT, TIMED, Pace, Steps, correct, plan_steps
 from vitral.training.checkpoint import Progress, read_checkpoint, write_checkpoint
 from vitral.training.preparation import Plan
 from vitral.training.schedules import learning_rate_share
@@ -162,12 +162,14 @@ class Sitting:
     @property
     def due_for_correction(self) -> bool:
         """A quarter of the time is over, and the plan has not been looked at again."""
-        return bool(self.budget) and not self.progress.corrected_at and self.seconds >= CORRECTED_AT * self.budget
+        late = self.seconds >= CORRECTED_AT * self.budget and self.progress.timed >= TIMED
+        return bool(self.budget) and not self.progress.corrected_at and late
 
     def correct(self) -> int:
         """Look at the plan again; the number of steps that it has now."""
         step = self.progress.step
-        now = correct(self.steps, step, self.budget, self.seconds, self.progress.stepping, self.pace)
+        told = self.progress
+        now = correct(self.steps, step, self.budget, self.seconds, told.stepping, told.timed, self.pace)
         self.progress.corrected_at, self.progress.corrected = now.corrected_at, now.corrected
         self.record = self.record.model_copy(update={"corrected_at": now.corrected_at, "planned": now.total})
         self.run.write_record(self.record)
@@ -200,6 +202,8 @@ class Sitting:
         """A step was taken."""
         if self.waiting_for_first:  # it also sets things up, compiles: no measure for those to come
             self.waiting_for_first, self.ticked_at = False, time.perf_counter()
+        else:
+            self.progress.timed += 1
         self._tick()
         self.progress.step = step
         self.progress.losses.append(float(loss))
@@ -258,9 +262,9 @@ class Sitting:
                 learner.settle(self.plan.batches, after=self.progress.step)
             if all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
                 weights = Weights(model, self.plan.preprocess, self.plan.pack.index.class_names)
+                self.run.write_weights(weights, self.record)
                 if finished and (doubt := calibrate(model, self.plan.pack, self.plan.preprocess)):
                     self.run.write_calibration(doubt)
-                self.run.write_weights(weights, self.record)
             else:
                 self.run.write_record(self.record)
         finally:

@@ -1,6 +1,7 @@
 """Honest doubt, kept beside the weights in `calibration.safetensors`: what makes probabilities mean what they say, and
 what tells a picture that is unlike all that was learnt from."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from vitral.errors import WeightsError
 from vitral.files import write_whole
+from vitral.model.vit import ViT
 from vitral.settings import FORMAT, check_format
 
 CALIBRATION = "calibration.safetensors"
@@ -22,6 +24,7 @@ CALIBRATION = "calibration.safetensors"
 class Calibration:
     """Measured on validation pictures, which the weights were not fitted to."""
 
+    head: str  # which weights it was measured for: a digest of their classifier
     temperature: Tensor  # (): logits are divided by it (Guo et al. 2017)
     means: Tensor  # (classes, F): of the features of each class's training pictures
     metric: Tensor  # (F, F): times this, features spread equally far in every direction within the classes
@@ -37,19 +40,20 @@ class Calibration:
 
     def write(self, folder: Path) -> None:
         """Beside the weights; whole or not at all."""
-        tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in vars(self).items()}
-        metadata = {"vitral": json.dumps({"format": FORMAT})}
+        found = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in found.items()}
+        metadata = {"vitral": json.dumps({"format": FORMAT, "head": self.head})}
         write_whole(folder / CALIBRATION, safetensors.torch.save(tensors, metadata=metadata))
 
     @classmethod
-    def beside(cls, folder: Path, classes: int) -> Self | None:
+    def beside(cls, folder: Path, model: ViT) -> Self | None:
         """That of the weights in a folder; None where there is none: probabilities are then as the model holds them."""
         path = folder / CALIBRATION
-        return cls.read(path, classes) if path.is_file() else None
+        return cls.read(path, model) if path.is_file() else None
 
     @classmethod
-    def read(cls, path: Path, classes: int) -> Self:
-        """What `write` wrote, for a model with so many classes."""
+    def read(cls, path: Path, model: ViT) -> Self:
+        """What `write` wrote, for this model and no other."""
         try:
             with safetensors.safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {}).get("vitral", "{}"))
@@ -59,7 +63,19 @@ class Calibration:
         check_format(header.get("format") if isinstance(header, dict) else None, str(path), WeightsError)
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         size = shapes.get("metric", (0,))[0]
-        expected = {"temperature": (), "means": (classes, size), "metric": (size, size), "far": ()}
+        expected = {"temperature": (), "means": (model.config.classes, size), "metric": (size, size), "far": ()}
         if shapes != expected or not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
-            raise WeightsError(f"{path} does not belong to a model with {classes} classes, or it is damaged.")
-        return cls(**tensors)
+            raise WeightsError(f"{path} is damaged, or was measured for another model. Delete it, or train again.")
+        if header.get("head") != head_of(model):
+            raise WeightsError(
+                f"{path} was measured for other weights than those beside it. Delete it, or train again."
+            )
+        if min(float(tensors["temperature"]), float(tensors["far"])) <= 0:
+            raise WeightsError(f"{path} is damaged: a temperature and a distance are above 0.")
+        return cls(header["head"], **tensors)
+
+
+def head_of(model: ViT) -> str:
+    """A digest of a model's classifiers: two trainings that end in the same one are the same training."""
+    heads = [tensor for name, tensor in model.state_dict().items() if name.startswith("head")]
+    return hashlib.sha256(b"".join(tensor.float().cpu().numpy().tobytes() for tensor in heads)).hexdigest()[:16]

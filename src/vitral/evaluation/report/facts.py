@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitral.evaluation.baseline import FEW as FEW_FOR_A_VERDICT
 from vitral.evaluation.figures import how_to_read_confusion, of_what, worse_in_training
 from vitral.evaluation.metrics import FEW
 from vitral.run import CHECKED, Record, Run
@@ -39,7 +38,8 @@ MEANINGS = {
     ),
     "calibration_error": (
         "Calibration error",
-        "How far its probabilities are from how often it is right: at 0%, of answers given with 80%, 80% are right.",
+        "How far its probabilities are from how often it is right: at 0%, of answers given with 80%, 80% are right. "
+        "With so many pictures chance alone gives {calibration_error_by_chance:.1%}.",
     ),
 }
 
@@ -58,8 +58,12 @@ def facts(evaluation: "Evaluation") -> dict[str, Any]:
         "classes": len(told["class_names"]),
         "accuracy": told["figures"]["accuracy"],
         "most_frequent": _most_frequent(told),
-        "verdict": _verdict(evaluation, told),
-        "warnings": [*map(plain, evaluation.notes), *_warnings(told, record, of_what(evaluation))],
+        "verdict": _verdict(evaluation),
+        "warnings": [
+            *map(plain, evaluation.notes),
+            *_serious(run),
+            *_warnings(told, record, run, of_what(evaluation)),
+        ],
         "check": _check(run),
         "figures": _figures(told),
         "training": _training(run),
@@ -94,25 +98,23 @@ def _most_frequent(told: dict[str, Any]) -> dict[str, Any]:
     return {"name": plain(most["name"]), "share": most["pictures"] / told["pictures"]}
 
 
-def _verdict(evaluation: "Evaluation", told: dict[str, Any]) -> dict[str, Any] | None:
+def _verdict(evaluation: "Evaluation") -> dict[str, Any] | None:
     if evaluation.beside is None:
         return None
-    found = told["baseline"]
-    if found["pictures"] < FEW_FOR_A_VERDICT:
-        kind, heading = "doubtful", "Beside a simple method: too few pictures to say"
-    elif found["by_luck"] < 0.05 and found["gained"] > found["lost"]:
-        kind, heading = "good", "Better than a simple method"
-    elif found["by_luck"] < 0.05:
-        kind, heading = "bad", "Worse than a simple method"
-    elif found["accuracy"] > 0.95:
-        kind, heading = "good", "As good as a simple method"
-    else:
-        kind, heading = "doubtful", "Not shown to be better than a simple method"
+    kind, heading = {
+        "few": ("doubtful", "Beside a simple method: too few pictures to say"),
+        "better": ("good", "Better than a simple method"),
+        "worse": ("bad", "Worse than a simple method"),
+        "equal": ("good", "As good as a simple method"),
+        "unclear": ("doubtful", "Not shown to be better than a simple method"),
+    }[evaluation.beside.kind]
     return {"kind": kind, "heading": heading, "text": evaluation.beside.verdict}
 
 
-def _warnings(told: dict[str, Any], record: Record, what: str) -> Iterator[str]:
+def _warnings(told: dict[str, Any], record: Record, run: Run, what: str) -> Iterator[str]:
     """What to know before believing the numbers."""
+    if not any(line["event"] == "epoch" for line in run.metrics):
+        yield "The model has not been through its training pictures even once: it has hardly learnt anything."
     if record.state != "finished":
         yield "The training was stopped before its end: these are the weights that it had got to."
     if told["pictures"] < FEW:
@@ -130,6 +132,10 @@ def _warnings(told: dict[str, Any], record: Record, what: str) -> Iterator[str]:
             f"{least['pictures']:,} {plain(least['name'])}. Accuracy flatters then; look at balanced accuracy, "
             f"{told['figures']['balanced_accuracy']['value']:.1%}, and at each class."
         )
+    validation = record.data.pictures.get("validation", 0)
+    if "temperature" in told and validation < FEW:
+        pictures = f"{validation} validation picture{'s' if validation > 1 else ''}"
+        yield f"How sure it is, and what it calls unknown, was set on {pictures} only: take both with care."
     if "temperature" not in told:
         yield f"{_no_temperature(record)} Take its probabilities with care."
 
@@ -148,7 +154,11 @@ def _no_temperature(record: Record) -> str:
 
 def _check(run: Run) -> dict[str, Any]:
     """What `vitral check` found, the serious first; None: the pictures are too many to look at unasked."""
-    found = [{**one.model_dump(), "what": plain(one.what)} for one in run.checked.findings] if run.checked else None
+    found = (
+        [{"serious": one.serious, "what": plain(one.what), "advice": plain(one.advice)} for one in run.checked.findings]
+        if run.checked
+        else None
+    )
     source, place = shlex.quote(run.record.data.source), shlex.quote(_place(run.folder))
     return {
         "findings": found and sorted(found, key=lambda one: not one["serious"]),
@@ -156,9 +166,24 @@ def _check(run: Run) -> dict[str, Any]:
     }
 
 
+def _serious(run: Run) -> Iterator[str]:
+    """What is wrong with the pictures, to be read before any number."""
+    for one in run.checked.findings if run.checked else ():
+        if one.serious:
+            yield plain(f"In the pictures: {one.what} {one.advice}")
+
+
 def _figures(told: dict[str, Any]) -> list[dict[str, Any]]:
     return [
-        {"id": name, "name": MEANINGS[name][0], "meaning": MEANINGS[name][1], "is_share": name != "loss", **figure}
+        {
+            "id": name,
+            "name": MEANINGS[name][0],
+            "meaning": MEANINGS[name][1].format(**told),
+            "is_share": name != "loss",
+            "low": None,
+            "high": None,
+            **figure,
+        }
         for name, figure in told["figures"].items()
     ]
 
@@ -207,6 +232,8 @@ def _calibration(told: dict[str, Any], record: Record) -> dict[str, Any]:
     return {
         "temperature": told.get("temperature"),
         "error": told["figures"]["calibration_error"]["value"],
+        "pictures": record.data.pictures.get("validation", 0),
+        "unknown": told.get("called_unknown"),
         "before": told["uncalibrated"]["calibration_error"]["value"] if "uncalibrated" in told else None,
         "why_not": _no_temperature(record),
         "example": near
