@@ -5,6 +5,7 @@ import json
 import pickle
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,9 @@ def calibrated(tmp_path: Path, trained: Run) -> Path:
     """A run with a temperature, on grey pictures."""
     folder = tmp_path / "run"
     shutil.copytree(trained.folder, folder)
-    known = Calibration.beside(folder, 10)
-    features = 16 if known is None else known.means.shape[1]
-    Calibration(torch.tensor(1.7), torch.zeros(10, features), torch.eye(features), torch.tensor(1.0)).write(folder)
+    known = Calibration.beside(folder, trained.weights().model)
+    assert known is not None
+    replace(known, temperature=torch.tensor(1.7)).write(folder)
     return folder
 
 

@@ -148,7 +148,7 @@ def test_the_command_keeps_and_compares(photographs: Path, tmp_path: Path) -> No
         assert "16 pictures of 2 classes to learn from (train and validation), 8 to test." in first
         assert "8 of 8     100.0%" in first and "C = " in first and "k = " in first
         both = said(str(FIXTURES / "timm_vit_gap"))
-        assert "timm_vit_gap" in both and "what its head sees" in both and "not told apart" in both
+        assert "timm_vit_gap" in both and "what its head sees" in both and "8 test pictures are too few" in both
         told = json.loads(said(str(WEIGHTS), "--json"))
     assert told["weights"] == "timm_vit" and told["linear"]["right"] == 8
     assert [one["weights"] for one in told["others"]] == ["timm_vit_gap"]

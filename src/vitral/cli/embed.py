@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="FOLDER|FILE|NAME")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
 @click.option("--out", type=click.Path(path_type=Path), help="Where it is written. Default: embeddings/NAME/WEIGHTS.")
-@click.option("--nearest", metavar="PICTURE", type=click.Path(path_type=Path), help="Show what is most like it.")
+@click.option(
+    "--nearest",
+    metavar="PICTURE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Show the pictures that are most like it.",
+)
 @click.option("-k", "count", type=click.IntRange(1), default=8, show_default=True, help="How many.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def command(

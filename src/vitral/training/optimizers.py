@@ -57,11 +57,12 @@ class Optimizers:
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def make_optimizers(model: ViT, train: Train) -> Optimizers:
-    """As the recipe asks."""
-    asked, share, everything = train.optimizer, _layer_shares(model, train.layer_decay), list(model.parameters())
+def make_optimizers(model: ViT, train: Train, later: bool = False) -> Optimizers:
+    """As the recipe asks. What is frozen is left out, unless it learns `later`."""
+    asked, share = train.optimizer, _layer_shares(model, train.layer_decay)
+    everything = [parameter for parameter in model.parameters() if parameter.requires_grad or later]
     if isinstance(asked, Muon):
-        return _muon(model, asked, share)
+        return _muon(model, asked, share, everything)
     decaying = everything if asked.decay_on == "all" else layer_weights(model)
     groups = _groups(everything, decaying, share, asked.learning_rate, asked.weight_decay)
     match asked:
@@ -73,11 +74,11 @@ def make_optimizers(model: ViT, train: Train) -> Optimizers:
             return Optimizers(torch.optim.SGD(groups, momentum=momentum, fused=True))
 
 
-def _muon(model: ViT, asked: Muon, share: dict[int, float]) -> Optimizers:
+def _muon(model: ViT, asked: Muon, share: dict[int, float], everything: list[nn.Parameter]) -> Optimizers:
     convolutions = [layer for name, layer in model.patch_embed.named_children() if name == "convs"]
-    matrices = [weight for module in (model.blocks, *convolutions) for weight in layer_weights(module)]
-    ids = {id(matrix) for matrix in matrices}
-    others = [parameter for parameter in model.parameters() if id(parameter) not in ids]
+    ids = {id(weight) for module in (model.blocks, *convolutions) for weight in layer_weights(module)}
+    matrices = [parameter for parameter in everything if id(parameter) in ids]
+    others = [parameter for parameter in everything if id(parameter) not in ids]
     three_in_one = [module.qkv.weight for module in model.modules() if isinstance(module, Attention)]
     muon = _groups(matrices, matrices, share, asked.learning_rate, asked.weight_decay)
     adamw = _groups(others, layer_weights(model), share, asked.adamw_learning_rate, asked.adamw_weight_decay)

@@ -157,7 +157,7 @@ def _opened(source: Source) -> tuple[Weights, Run | None, float]:
     if not own or isinstance(source, nn.Module):
         return weights, run, 1.0
     path = Path(source)
-    calibration = Calibration.beside(path if path.is_dir() else path.parent, len(weights.class_names))
+    calibration = Calibration.beside(path if path.is_dir() else path.parent, weights.model)
     return weights, run, float(calibration.temperature) if calibration else 1.0
 
 
