@@ -19,8 +19,8 @@ from conftest import FIXTURES, FORMAT_1
 from test_pretrained import MODELS
 from vitral import Classifier, Preprocess, Run, ViT, ViTConfig, WeightsError, load_pretrained
 from vitral.cli import main
+from vitral.deploy.convert import WRITERS, convert, convert_pickle
 from vitral.weights.calibration import Calibration
-from vitral.weights.convert import WRITERS, convert, convert_pickle
 from vitral.weights.own import Weights, write_weights
 from vitral.weights.stored import PICKLES
 
@@ -288,7 +288,7 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
             raise OSError(28, "No space left on device")
         path.write_bytes(content.encode() if isinstance(content, str) else content)
 
-    monkeypatch.setattr("vitral.weights.convert.write_whole", full)
+    monkeypatch.setattr("vitral.deploy.convert.write_whole", full)
     with pytest.raises(WeightsError, match="No space left"):
         convert(weights(), "hf", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -47,13 +47,14 @@ def _tell(probed: "Probed", others: list["Probed"], path: Path) -> None:
         console.print(printable(note))
     learnt = f"{probed.learnt:,} pictures of {probed.classes:,} classes to learn from (train and validation)"
     console.print(f"{learnt}, {probed.tested:,} to test.\n")
-    made = table("weights", "method", "right", "accuracy", "95 % interval", "chosen", right=("right", "accuracy"))
+    made = table("weights", "method", "right", "accuracy", "95 % interval", right=("right", "accuracy"))
     for one in sorted([probed, *others], key=lambda one: -one.linear.right):
         style = "bold" if one is probed and others else ""
-        made.add_row(printable(one.weights), "linear probe", *_cells(one, one.linear), style=style)
-        made.add_row("", "nearest neighbours", *_cells(one, one.knn), style=style)
+        made.add_row(printable(one.weights), "linear", *_cells(one, one.linear), style=style)
+        made.add_row("", "kNN", *_cells(one, one.knn), style=style)
     print_table(made)
-    console.print()
+    linear, knn = (f"{one.features}, {one.setting}" for one in (probed.linear, probed.knn))
+    console.print(f"\nChosen by cross-validation: {linear}; for kNN {knn}.", soft_wrap=True)
     for other in others:
         console.print(printable(probed.against(other).verdict), soft_wrap=True)
     console.print(f"{duration(probed.seconds)}. Kept in {path}", soft_wrap=True)
@@ -65,5 +66,4 @@ def _cells(probed: "Probed", method: "Method") -> tuple[str, ...]:
         f"{method.right:,} of {probed.tested:,}",
         f"{accuracy.value:.1%}",
         f"{accuracy.low:.1%} to {accuracy.high:.1%}",
-        f"{method.features}, {method.setting}",
     )

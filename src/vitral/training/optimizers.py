@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,6 +39,22 @@ class Optimizers:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
+    def parts(self, model: ViT) -> list["Part"]:
+        """Every part of the model with its rate, from the embedding to the head."""
+        found: dict[tuple[str, float, float, bool], int] = {}
+        groups = {
+            id(parameter): (rate, group["weight_decay"])
+            for optimizer, rates in zip(self.optimizers, self.full_rates, strict=True)
+            for group, rate in zip(optimizer.param_groups, rates, strict=True)
+            for parameter in group["params"]
+        }
+        for name, parameter in model.named_parameters():
+            first, number, *_ = f"{name}.".split(".")
+            part = f"blocks.{number}" if first == "blocks" else first if layer_of(name, 1) > 1 else "embedding"
+            key = (part, *groups.get(id(parameter), (0.0, 0.0)), id(parameter) in groups)
+            found[key] = found.get(key, 0) + parameter.numel()
+        return [Part(name, numbers, rate, decay, learns) for (name, rate, decay, learns), numbers in found.items()]
+
     def tensors(self) -> dict[str, Tensor]:
         """All that they remember, by name."""
         return {
@@ -55,6 +72,17 @@ class Optimizers:
             states[int(i)].setdefault(int(parameter), {})[what] = tensor
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a model's numbers that learn alike."""
+
+    name: str  # embedding, blocks.0, …, head
+    numbers: int
+    rate: float  # the full one
+    decay: float
+    learns: bool
 
 
 def make_optimizers(model: ViT, train: Train, later: bool = False) -> Optimizers:
@@ -95,13 +123,15 @@ def layer_weights(module: nn.Module) -> list[Tensor]:
 def _layer_shares(model: ViT, decay: float) -> dict[int, float]:
     """For each parameter, by its id, its share of the rate: the head has all of it, the embedding the least."""
     depth = len(model.blocks)
-    shares = {}
-    for name, parameter in model.named_parameters():
-        first, *rest = name.split(".")
-        above_head = {"norm", "fc_norm", "pre_logits", "head", "head_dist"}
-        layer = int(rest[0]) + 1 if first == "blocks" else depth + 1 if first in above_head else 0
-        shares[id(parameter)] = decay ** (depth + 1 - layer)
-    return shares
+    return {id(parameter): decay ** (depth + 1 - layer_of(name, depth)) for name, parameter in model.named_parameters()}
+
+
+def layer_of(name: str, depth: int) -> int:
+    """Of a parameter: 0 in the embedding, n in block n (from 1), depth + 1 above the blocks."""
+    first, *rest = name.split(".")
+    if first == "blocks":
+        return int(rest[0]) + 1
+    return depth + 1 if first in ("norm", "fc_norm", "pre_logits", "head", "head_dist") else 0
 
 
 def _groups(

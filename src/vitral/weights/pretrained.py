@@ -95,6 +95,10 @@ def _stored(source: str | Path | nn.Module) -> Stored:
     path = Path(source)
     if not path.exists() and (named := data_directory("auto") / "weights" / path).exists():
         path = named
+    if not path.exists():
+        near, listed = Path("runs") / path, "`vitral ls` lists the runs here, `vitral ls weights` weights worth having."
+        hint = f"Did you mean {near}?" if near.exists() else listed
+        raise WeightsError(f"There is no run and no file of weights {source}. {hint}")
     return read_stored(path)
 
 

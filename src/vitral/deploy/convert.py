@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from vitral.data.config import Resize, Scale
 from vitral.data.preprocess import Preprocess
+from vitral.deploy.card import write_card
 from vitral.errors import WeightsError
 from vitral.files import write_whole
 from vitral.model.config import Pool, ViTConfig
@@ -32,7 +33,6 @@ from vitral.run import Run
 from vitral.version import __version__
 from vitral.weights import google, huggingface, timm, torchvision
 from vitral.weights.calibration import Calibration
-from vitral.weights.card import write_card
 from vitral.weights.names import Family, Tensors, renamed_back
 from vitral.weights.own import Weights
 from vitral.weights.pixels import write_processor

@@ -10,7 +10,7 @@ from vitral.version import __version__
 from vitral.weights import timm
 
 if TYPE_CHECKING:
-    from vitral.weights.convert import Leaving
+    from vitral.deploy.convert import Leaving
 
 # What the Hub calls the library of each target; it knows no name for the others.
 LIBRARIES = {"hf": "transformers", "timm": "timm"}
