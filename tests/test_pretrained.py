@@ -191,7 +191,7 @@ def harmed(folder: Path, harm: str) -> None:
         ("config", "is not JSON"),
         ("heads", "does not divide"),
         ("pickle", "--i-trust-this-file"),
-        ("nothing", "has no model.safetensors"),
+        ("nothing", "is no run, and has no model.safetensors"),
         ("resnet", "is no ViT of a family that is known here"),
     ],
 )

@@ -88,8 +88,9 @@ def _file_in(folder: Path) -> Path:
         return others[0]
     if pickles := sorted(path for path in folder.iterdir() if path.suffix in PICKLES):
         raise WeightsError(refusal(pickles[0]))
-    found = f"several files of weights: name one, such as {others[0]}" if others else "no model.safetensors"
-    raise WeightsError(f"{folder} has {found}.")
+    if others:
+        raise WeightsError(f"{folder} has several files of weights: name one, such as {others[0]}.")
+    raise WeightsError(f"{folder} is no run, and has no model.safetensors.")
 
 
 def _sharded(index: Path) -> dict[str, Tensor]:
