@@ -25,7 +25,7 @@ ORDER = [
     ("classifier",),
     ("look",),
     ("evaluation",),
-    ("training",),
+    ("training", "deploy"),
     ("recipes",),
     ("cli",),
 ]

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from vitral.classifier import Classifier, Prediction
     from vitral.data.preprocess import Preprocess
     from vitral.errors import DataError, RecipeError, RunError, VitralError, WeightsError
+    from vitral.evaluation.embed import embed
     from vitral.evaluation.evaluate import Evaluation, evaluate
+    from vitral.evaluation.probe import probe
     from vitral.model.config import ViTConfig
     from vitral.model.patches import patchify, unpatchify
     from vitral.model.vit import ViT
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from vitral.training.loop import Finished, Packing, Saved, Started, Step, events, train
     from vitral.training.sitting import Epoch
     from vitral.version import __version__
+    from vitral.weights.pretrained import Pretrained, load_pretrained
 
 _HOMES = {
     "Classifier": "vitral.classifier",
@@ -29,6 +32,7 @@ _HOMES = {
     "Packing": "vitral.training.loop",
     "Prediction": "vitral.classifier",
     "Preprocess": "vitral.data.preprocess",
+    "Pretrained": "vitral.weights.pretrained",
     "Recipe": "vitral.recipe",
     "RecipeError": "vitral.errors",
     "Run": "vitral.run",
@@ -41,9 +45,12 @@ _HOMES = {
     "VitralError": "vitral.errors",
     "WeightsError": "vitral.errors",
     "__version__": "vitral.version",
+    "embed": "vitral.evaluation.embed",
     "evaluate": "vitral.evaluation.evaluate",
     "events": "vitral.training.loop",
+    "load_pretrained": "vitral.weights.pretrained",
     "patchify": "vitral.model.patches",
+    "probe": "vitral.evaluation.probe",
     "train": "vitral.training.loop",
     "unpatchify": "vitral.model.patches",
 }
@@ -57,6 +64,7 @@ __all__ = [
     "Packing",
     "Prediction",
     "Preprocess",
+    "Pretrained",
     "Recipe",
     "RecipeError",
     "Run",
@@ -69,9 +77,12 @@ __all__ = [
     "VitralError",
     "WeightsError",
     "__version__",
+    "embed",
     "evaluate",
     "events",
+    "load_pretrained",
     "patchify",
+    "probe",
     "train",
     "unpatchify",
 ]

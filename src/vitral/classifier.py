@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitral.data.decode import Picture
-from vitral.errors import DataError
+from vitral.errors import DataError, WeightsError
 from vitral.run import Run
 from vitral.weights.calibration import Calibration
-from vitral.weights.own import Weights, read_weights
+from vitral.weights.own import Weights
+from vitral.weights.pretrained import load_pretrained
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,16 @@ class Classifier:
 
     @classmethod
     def load(cls, source: str | Path | Run) -> "Classifier":
-        """From a run, its folder, or a `model.safetensors` by itself."""
-        if not isinstance(source, Run) and Path(source).suffix == ".safetensors":
-            weights, folder = read_weights(Path(source)), Path(source).parent
-        else:
+        """From a run, its folder, a `model.safetensors` by itself, or anybody's weights (see `load_pretrained`)."""
+        if isinstance(source, Run) or Run.is_run(source):
             run = source if isinstance(source, Run) else Run.load(source)
             weights, folder = run.weights(), run.folder
+        else:
+            weights, folder = load_pretrained(source), Path(source).parent
+        if not weights.class_names:
+            raise WeightsError(
+                f"{source} has no classes, so there is nothing to answer with: give it some by training."
+            )
         return cls(weights, Calibration.beside(folder, weights.model))
 
     @overload

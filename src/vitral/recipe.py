@@ -1,4 +1,4 @@
-"""What was asked: model + data + train. Frozen, validated, TOML both ways; pure data, no torch."""
+"""What was asked: model + data + init + train. Frozen, validated, TOML both ways; pure data, no torch."""
 
 import re
 import tomllib
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
 
-from vitral.data.config import Data
+from vitral.data.config import Data, Share
 from vitral.errors import RecipeError
 from vitral.model.config import Regularise, ViTConfig
 from vitral.settings import FORMAT, Part, Settings, as_table, check_format, names, unknown
@@ -94,6 +94,38 @@ class Rising(Part):
 Course = Annotated[Fixed | Rising, Field(discriminator="kind"), BeforeValidator(as_table)]
 
 
+class Init(Settings):
+    """The table `[init]` of a recipe: weights to start from, and how much of them may change."""
+
+    weights: str = Field(
+        default="none", description="a file or folder of weights, a run, hf:org/model; none: a new model"
+    )
+    mode: Literal["full", "gentle", "probe"] = Field(
+        default="full",
+        description="all learns alike; or each block at 3/4 of the next one's rate; or the head alone",
+    )
+    freeze: StrictInt = Field(default=0, ge=0, description="the embedding and so many first blocks stay as they are")
+    thaw: Share = Field(
+        default=0.0, description="share of the steps in which they begin to learn after all, the last first; 0: never"
+    )
+    views: StrictInt = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="ways in which a picture is augmented, each seen by frozen blocks once; 0: any",
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.weights == "none" and (self.mode, self.freeze) != ("full", 0):
+            raise ValueError("init.mode and init.freeze need init.weights: a new model has nothing to keep.")
+        if self.thaw and not self.freeze:
+            raise ValueError("init.thaw needs init.freeze: nothing is frozen.")
+        if self.mode == "probe" and self.freeze:
+            raise ValueError("init.mode probe freezes all blocks: leave init.freeze out.")
+        return self
+
+
 class Train(Settings):
     """The table `[train]` of a recipe."""
 
@@ -170,6 +202,7 @@ class Recipe(Settings):
 
     model: ViTConfig = ViTConfig()
     data: Data = Data()
+    init: Init = Init()
     train: Train = Train()
 
     @model_validator(mode="after")
@@ -182,6 +215,8 @@ class Recipe(Settings):
             raise ValueError(
                 "train.compile is yes, and train.patches or train.image_size rises: each size would be compiled anew."
             )
+        if self.init.freeze > self.model.depth:
+            raise ValueError(f"init.freeze is {self.init.freeze}, and the model has {self.model.depth} blocks.")
         if self.data.sampling == "balanced" and self.train.class_weights == "balanced":
             raise ValueError("data.sampling and train.class_weights are both balanced: one of them is enough.")
         return self

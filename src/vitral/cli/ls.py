@@ -13,9 +13,13 @@ from vitral.cli.terminal import console, print_table, table
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def command(folder: Path, as_json: bool) -> None:
-    """List the recipes, and the runs in FOLDER (default: runs)."""
+    """List the recipes, and the runs in FOLDER (default: runs). `vitral ls weights` lists weights worth having."""
     from vitral.recipes import RECIPES, about
     from vitral.run import Run
+
+    if str(folder) == "weights":
+        _weights(as_json)
+        return
 
     recipes = {name: about(name) for name in RECIPES}
     there = sorted([*folder.glob("*"), *folder.glob("*/seed-*")])
@@ -38,6 +42,27 @@ def command(folder: Path, as_json: bool) -> None:
         columns = ("run", "state", "data", "accuracy", "seed", "steps", "seconds", "started_at")
         listed.add_row(*(str(shown.get(name, "")) for name in columns))
     print_table(listed)
+
+
+def _weights(as_json: bool) -> None:
+    """Those of the Hub that are worth having, and those that are in the data directory."""
+    from dataclasses import asdict
+
+    from vitral.data.sources.named import data_directory
+    from vitral.weights.known import KNOWN
+
+    place = data_directory("auto") / "weights"
+    here = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
+    if as_json:
+        click.echo(json.dumps({"known": [asdict(one) for one in KNOWN], "here": here}))
+        return
+    listed = table("weights", "MB", "licence", "what for", right=("MB",))
+    for one in KNOWN:
+        listed.add_row(one.where, f"{one.megabytes:,}", one.licence, one.what_for)
+    print_table(listed)
+    console.print("\nThey are fetched when they are first used (pip install 'vitral[hub]').", soft_wrap=True)
+    for name in here:
+        console.print(f"In the data directory: {name}", soft_wrap=True)
 
 
 def _run(path: Path) -> dict[str, Any]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder. Default: the next free one in runs/.")
 @click.option("--resume", is_flag=True, help="Go on with what was begun in --out; begin where there is nothing.")
 @click.option("--seeds", type=click.IntRange(2), help="Train as many times, into RUN/seed-0 …; tells mean ± sd.")
+@click.option("--dry-run", is_flag=True, help="Show what would learn, and at which rate; train nothing.")
 @click.option(
     "--save-every", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds between checkpoints."
 )
@@ -39,6 +40,7 @@ def command(
     out: Path | None,
     resume: bool,
     seeds: int | None,
+    dry_run: bool,
     save_every: float,
 ) -> None:
     """Train a model, measure it on pictures it has never seen, and draw what it learnt.
@@ -58,6 +60,11 @@ def command(
         raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
     asked = _asked(recipe, settings_of(settings), out if resume else None) if recipe else None
     # Loading torch takes a second or two; a mistake in the recipe has been told by now.
+    if dry_run:
+        if asked is None:
+            raise click.UsageError("Missing argument 'RECIPE': --dry-run needs it.")
+        _show_groups(asked)
+        return
     if seeds is None:
         _train(asked, out, resume, save_every, STARTED)
         return
@@ -84,6 +91,26 @@ def command(
         counts = ", ".join(f"{count:,}" for count in steps)
         console.print(f"They took {counts} steps, so not all of the spread comes from the seed.")
     console.print(f"Test accuracy {spread} (mean ± sd of {seeds} seeds: {told})", style="bold")
+
+
+def _show_groups(recipe: "Recipe") -> None:
+    """Which parts of the model learn, and at which rate."""
+    from vitral.cli.terminal import print_table, table
+    from vitral.training.preparation import prepared
+
+    plan = prepared(recipe)
+    console.print(repr(plan.learner.model))
+    if recipe.init.weights != "none":
+        from vitral.weights.pretrained import load_pretrained
+
+        console.print(str(load_pretrained(recipe.init.weights).loaded or "Vitral's own weights."), soft_wrap=True)
+    right = ("numbers", "learning rate", "weight decay")
+    listed = table("part", *right, right=right)
+    for part in plan.learner.optimizers.parts(plan.learner.model):
+        rate = f"{part.rate:.3g}" if part.learns else "frozen"
+        listed.add_row(part.name, f"{part.numbers:,}", rate, f"{part.decay:g}" if part.learns else "")
+    print_table(listed)
+    console.print(f"{plan.steps:,} steps of {plan.batches.batch_size} pictures. Nothing was trained.")
 
 
 def _asked(name: str, settings: dict[str, Any], goes_on: Path | None) -> "Recipe":

@@ -51,6 +51,7 @@ class Batches:
     batch_size: int
     seed: int
     balanced: bool = False  # every class equally often, instead of every picture once
+    views: int = 0  # ways in which a picture is augmented, in turn; 0: anew in every epoch
     workers: int = 1  # threads that prepare batches ahead; 0: none, each is made when it is asked for
 
     @cached_property
@@ -92,7 +93,7 @@ class Batches:
             order, copies = self._order(epoch)
             for start in range(place * self.batch_size, self.steps_per_epoch * self.batch_size, self.batch_size):
                 part = slice(start, start + self.batch_size)
-                yield step, (order[part], copies[part], epoch)
+                yield step, (order[part], copies[part], epoch % self.views if self.views else epoch)
                 step += 1
 
     def _order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -8,6 +8,7 @@ from vitral.settings import Part, Settings, as_table
 
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]  # Pillow's names
 Jpeg = Literal["full", "scaled"]
+Rounding = Literal["down", "even"]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -20,6 +21,28 @@ class Resize(Part):
 
     kind: Literal["crop"] = "crop"
     share: float = Field(default=1.0, ge=0.25, le=1)
+
+
+class Scale(Part):
+    """As other libraries do it: all of the picture is scaled to whole pixels, then the centre is cut out.
+
+    `stretch`: to the height and width of the output, whatever its shape was; `shortest`: its shorter side to the
+    shorter one of the output. With a share below 1 it is scaled to more, and the model sees this share of each side;
+    with one above 1 it is scaled to less, and zeros are put around it.
+    """
+
+    kind: Literal["stretch", "shortest"] = "stretch"
+    share: float = Field(default=1.0, ge=0.1, le=10)
+    rounding: Rounding = "down"  # of half an odd margin: transformers', or torchvision's and timm's
+
+
+class AsItIs(Part):
+    """`none`: a picture must have the size already."""
+
+    kind: Literal["none"] = "none"
+
+
+AnyResize = Annotated[Resize | Scale | AsItIs, Field(discriminator="kind"), BeforeValidator(as_table)]
 
 
 class Policy(Part):
@@ -89,7 +112,7 @@ class Data(Settings):
     background: StrictInt = Field(
         default=0, ge=0, le=255, description="grey level behind transparent pixels, 0 is black"
     )
-    resize: Resize = Field(default=Resize(), description="crop: the largest centred part that fits")
+    resize: AnyResize = Field(default=Resize(), description="crop: the largest centred part that fits")
     interpolation: Interpolation = Field(default="bicubic", description="Pillow's filter: box, bilinear, bicubic, …")
     jpeg: Jpeg = Field(
         default="full", description="scaled: large JPEGs are decoded at 1/2, 1/4 or 1/8, at least twice the size needed"

@@ -17,8 +17,8 @@ from PIL import Image
 from pydantic import Field, StrictInt, model_validator
 from torch import Tensor
 
-from vitral.data.config import Interpolation, Jpeg, Resize
-from vitral.data.decode import MOST_CHANNELS, Decoded, Picture, decode, in_mode
+from vitral.data.config import AnyResize, AsItIs, Interpolation, Jpeg, Resize, Scale
+from vitral.data.decode import MOST_CHANNELS, MOST_PIXELS, Decoded, Picture, decode, in_mode
 from vitral.errors import DataError
 from vitral.settings import Settings
 
@@ -36,7 +36,7 @@ class Preprocess(Settings):
     image_size: tuple[StrictInt, StrictInt]
     channels: StrictInt
     background: StrictInt = Field(default=0, ge=0, le=255)
-    resize: Resize = Resize()
+    resize: AnyResize = Resize()
     interpolation: Interpolation = "bicubic"
     jpeg: Jpeg = "full"
     mean: tuple[float, ...]
@@ -57,14 +57,18 @@ class Preprocess(Settings):
     @property
     def stored_size(self) -> tuple[int, int]:
         """Height and width of what `stored` gives: the image size, or more where a share of it is seen."""
-        height, width = (round(side / self.resize.share) for side in self.image_size)
+        # Only `crop` keeps a margin. What `shortest` scales has another size for each picture, and a pack needs one for
+        # all; and where timm's centre begins one pixel further, all that takes the centre of a pack would have to know.
+        share = self.resize.share if isinstance(self.resize, Resize) else 1.0
+        height, width = (round(side / share) for side in self.image_size)
         return height, width
 
     @property
     def stage(self) -> str:
         """A word that is the same wherever `stored` gives the same pixels."""
         asked = self.model_dump(mode="json", include={"channels", "background", "interpolation", "jpeg"})
-        asked |= {"size": self.stored_size, "resize": self.resize.kind, "by": [STAGE, PIL.__version__]}
+        resize = self.resize.kind if isinstance(self.resize, Resize) else self.resize.write()
+        asked |= {"size": self.stored_size, "resize": resize, "by": [STAGE, PIL.__version__]}
         return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
 
     def __call__(self, picture: Picture) -> Tensor:
@@ -82,13 +86,15 @@ class Preprocess(Settings):
     @property
     def at_least(self) -> tuple[int, int] | None:
         """How small a JPEG may be decoded: twice the size needed leaves the filter enough to work with."""
-        height, width = self.stored_size
-        return (2 * height, 2 * width) if self.jpeg == "scaled" else None
+        if self.jpeg == "full" or isinstance(self.resize, AsItIs):
+            return None
+        height, width = self.edges(self.resize) if isinstance(self.resize, Scale) else self.stored_size
+        return 2 * height, 2 * width
 
     def fitted(self, decoded: Decoded, name: str = "The picture") -> NDArray[np.uint8]:
         """What was decoded, in our channels and size."""
         height, width = self.stored_size
-        layers = [self._scaled(layer, height, width) for layer in self._in_channels(decoded, name)]
+        layers = [self._resized(layer, name) for layer in self._in_channels(decoded, name)]
         pixels = [np.asarray(layer).reshape(height, width, -1) for layer in layers]  # (H, W, 1 or 3) each
         return np.ascontiguousarray(np.concatenate(pixels, axis=2).transpose(2, 0, 1))
 
@@ -103,14 +109,49 @@ class Preprocess(Settings):
         mean, std = (torch.tensor(numbers, device=images.device)[:, None, None] for numbers in (self.mean, self.std))
         return (images.to(mean.dtype) / 255 - mean) / std
 
-    def _scaled(self, image: Image.Image, height: int, width: int) -> Image.Image:
+    def _resized(self, image: Image.Image, name: str) -> Image.Image:
+        height, width = self.stored_size
+        if isinstance(self.resize, Scale):
+            return self._cut(self._scaled(image, self.resize, name), self.resize)
         if image.size == (width, height):
             return image
+        if isinstance(self.resize, AsItIs):
+            raise DataError(
+                f"{name} has {image.height} × {image.width} pixels, and the model takes {height} × {width}: "
+                "its preprocessing does not resize."
+            )
         # The box is exact to fractions of a pixel: no rounded size in between, no off-by-one at the border.
         scale = min(image.width / width, image.height / height)
         left, top = max(0.0, image.width - width * scale) / 2, max(0.0, image.height - height * scale) / 2
         box = (left, top, image.width - left, image.height - top)
-        return image.resize((width, height), Image.Resampling[self.interpolation.upper()], box=box)
+        return image.resize((width, height), self._filter, box=box)
+
+    def _scaled(self, image: Image.Image, how: Scale, name: str) -> Image.Image:
+        """All of the picture, in the whole pixels that transformers and torchvision count."""
+        height, width = self.edges(how)
+        if how.kind == "shortest":
+            short, long = sorted(image.size)
+            longer = int(height * long / short)
+            height, width = (longer, height) if image.height > image.width else (height, longer)
+        if height * width > MOST_PIXELS:
+            raise DataError(f"{name} is {image.height} × {image.width}, and {height} × {width} once scaled: too large.")
+        return image.resize((width, height), self._filter)
+
+    def _cut(self, scaled: Image.Image, how: Scale) -> Image.Image:
+        """The centre; where the picture is smaller than that, Pillow's `crop` puts zeros around it, as others do."""
+        height, width = self.image_size
+        left, top = _half(scaled.width - width, how), _half(scaled.height - height, how)
+        return scaled.crop((left, top, left + width, top + height))
+
+    def edges(self, how: Scale) -> tuple[int, int]:
+        """Height and width that a picture is stretched to; or, twice, what its shorter side becomes."""
+        sides = self.image_size if how.kind == "stretch" else (min(self.image_size),) * 2
+        height, width = (max(1, round(side / how.share)) for side in sides)
+        return height, width
+
+    @property
+    def _filter(self) -> Image.Resampling:
+        return Image.Resampling[self.interpolation.upper()]
 
     def _in_channels(self, decoded: Decoded, name: str) -> list[Image.Image]:
         """One picture in grey or colour; or one in grey for each band."""
@@ -129,3 +170,10 @@ class Preprocess(Settings):
             behind = Image.new("RGBA", image.size, (self.background,) * 3 + (255,))
             image = Image.alpha_composite(behind, image.convert("RGBA"))
         return in_mode(image, "L" if self.channels == 1 else "RGB")
+
+
+def _half(margin: int, how: Scale) -> int:
+    """Where the centre begins. An odd margin is where the libraries differ; below 0 the picture is smaller."""
+    if how.rounding == "down":
+        return margin // 2
+    return round(margin / 2) if margin > 0 else -(-margin // 2)

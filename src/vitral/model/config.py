@@ -93,9 +93,17 @@ class Pool(Part):
 
 
 class Head(Part):
-    """`linear`: a logit a class; `mlp`: a hidden layer with tanh before it (the paper's pre-training); `none`."""
+    """`linear`: a logit a class; `mlp`: a hidden layer with tanh before it (the paper's pre-training); `hidden`: that
+    layer and no classes (what transformers calls a pooler); `none`."""
 
-    kind: Literal["linear", "mlp", "none"] = "linear"
+    kind: Literal["linear", "mlp", "hidden", "none"] = "linear"
+    size: StrictInt = Field(default=0, ge=0, le=65_536, description="of the hidden layer; 0: as what it sees")
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.size and self.kind in ("linear", "none"):
+            raise ValueError(f"model.head {self.kind} has no hidden layer: size does not go with it.")
+        return self
 
 
 class ViTConfig(Settings):
@@ -128,7 +136,7 @@ class ViTConfig(Settings):
     mlp: Mlp = Field(default=Mlp(), description="gelu, gelu-tanh, gelu-quick or swiglu; ratio = 4.0")
     blocks: Blocks = Field(default=Blocks(), description="pre-norm; norm_eps, first_norm, layer_scale, init_std")
     pool: Pool = Field(default=Pool(), description="class, mean or class-mean; norm = before, after or none")
-    head: Head = Field(default=Head(), description="linear, mlp or none")
+    head: Head = Field(default=Head(), description="linear, mlp, hidden or none")
 
     @classmethod
     def named(cls, name: str, image_size: int | tuple[int, int] = 224, channels: int = 3, classes: int = 1000) -> Self:
@@ -226,8 +234,8 @@ class ViTConfig(Settings):
             raise ValueError(
                 f"model.stem {self.stem.kind} needs a model.patch_size that is a power of 2, not {self.patch_size}."
             )
-        if self.head.kind == "none" and self.classes:
-            raise ValueError("model.head none has no classes: set model.classes=0.")
+        if self.head.kind in ("hidden", "none") and self.classes:
+            raise ValueError(f"model.head {self.head.kind} has no classes: set model.classes=0.")
 
 
 # name: width, depth, heads. B, L and H are the paper's table 1; Ti and S are DeiT's.

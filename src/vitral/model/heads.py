@@ -15,17 +15,17 @@ def classifier(config: ViTConfig, width: int) -> nn.Module:
             "model.classes is 0, which in a recipe means: as the data has. "
             "A model by itself has no data: give it, as in ViTConfig(classes=10), or model.head=none."
         )
-    return nn.Linear(width, config.classes)
+    return nn.Linear(config.head.size or width, config.classes)
 
 
 def hidden_layer(config: ViTConfig, width: int) -> nn.Module:
-    """What the paper has before the classifier in pre-training: as wide as what it sees, with tanh."""
-    return nn.Sequential(OrderedDict(fc=nn.Linear(width, width), act=nn.Tanh()))
+    """What the paper has before the classifier in pre-training, with tanh."""
+    return nn.Sequential(OrderedDict(fc=nn.Linear(width, config.head.size or width), act=nn.Tanh()))
 
 
 def nothing(config: ViTConfig, width: int) -> nn.Module:
     return nn.Identity()
 
 
-PRE_LOGITS = {"linear": nothing, "mlp": hidden_layer, "none": nothing}
-HEADS = {"linear": classifier, "mlp": classifier, "none": nothing}
+PRE_LOGITS = {"linear": nothing, "mlp": hidden_layer, "hidden": hidden_layer, "none": nothing}
+HEADS = {"linear": classifier, "mlp": classifier, "hidden": nothing, "none": nothing}

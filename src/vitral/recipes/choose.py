@@ -44,6 +44,8 @@ def choose(source: str, settings: Mapping[str, Any] | None = None) -> Chosen:
     count = len(index.of("train"))
     if not len(index.of("test")):
         raise DataError(f"{source} has too few pictures: none is left to test with. Give each class at least three.")
+    if given.get("init.weights", "none") != "none":
+        return _from_weights(given, count)
     height, width = _shape(index)
     size, patch = _sizes(height, width)
     augment, how = _augment(index.channels, min(height, width))
@@ -61,6 +63,68 @@ def choose(source: str, settings: Mapping[str, Any] | None = None) -> Chosen:
     }
     why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
     return Chosen(chosen.changed(given), why)
+
+
+FEW, SOME = 2_000, 20_000  # pictures to learn from
+
+
+def _from_weights(given: Mapping[str, Any], count: int) -> Chosen:
+    """The model is the one that the weights are of, and sees pictures as it did before."""
+    from vitral.weights.pretrained import load_pretrained
+
+    weights = str(given["init.weights"])
+    pretrained = load_pretrained(weights)
+    preprocess, config = pretrained.preprocess, pretrained.model.config
+    mode = given.get("init.mode", "probe" if count < FEW else "gentle" if count < SOME else "full")
+    batch = 2 ** int(np.log2(np.clip(count // 4, 2, 64)))
+    settings: dict[str, Any] = {
+        "model": config.write() | {"classes": 0, "head": "linear"},
+        "data.resize": preprocess.write()["resize"],
+        "data.interpolation": preprocess.interpolation,
+        "data.background": preprocess.background,
+        "data.mean": preprocess.mean,
+        "data.std": preprocess.std,
+        "init.weights": weights,
+        "init.mode": mode,
+        "train.baseline": True,
+        "train.batch_size": batch,
+    }
+    recipe = Recipe().changed(settings | MODES[mode])
+    learns = {"probe": "only a new head learns", "gentle": "the first blocks learn least", "full": "all of it learns"}
+    reasons: dict[str, str | tuple[str, ...]] = {
+        f"The model is that of {weights}: {config.width} wide, {config.depth} blocks.": "model.",
+        f"{count:,} pictures to learn from: {mode}, {learns.get(mode)} (init.mode).": "init.mode",
+        f"{batch} pictures a step, {recipe.train.epochs} epochs.": ("train.batch_size", "train.epochs", "train.budget"),
+    }
+    why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
+    return Chosen(recipe.changed(given), why)
+
+
+# What goes with each way to start from weights; measured in docs/decisions/0011.
+MODES: dict[str, dict[str, Any]] = {
+    "probe": {
+        "train.epochs": 60,
+        "train.optimizer": {"kind": "adamw", "learning_rate": 0.003, "weight_decay": 0.05},
+    },
+    "gentle": {
+        "train.epochs": 10,
+        "train.optimizer": {"kind": "adamw", "learning_rate": 0.0005, "weight_decay": 0.05},
+        "train.warmup": 0.1,
+        "train.clip": 1.0,
+        "train.label_smoothing": 0.1,
+        "data.augment.crop": 0.5,
+        "data.augment.flip": "random",
+    },
+    "full": {
+        "train.epochs": 10,
+        "train.optimizer": {"kind": "adamw", "learning_rate": 0.0001, "weight_decay": 0.05},
+        "train.warmup": 0.1,
+        "train.clip": 1.0,
+        "train.label_smoothing": 0.1,
+        "data.augment.crop": 0.5,
+        "data.augment.flip": "random",
+    },
+}
 
 
 def _shape(index: Index) -> tuple[int, int]:

@@ -1,7 +1,10 @@
 """A tutorial's ViT of width 48 on CIFAR-10.     vitral train tutorial-cifar10-b
 
 Theirs: 64 % of the test pictures after 50 or 100 epochs.
-Ours: not measured yet. All of train and no validation set, pixels from 0 to 1, no augmentation, as in the source.
+Ours, test accuracy of epochs 1 to 18: 39.1, 43.4, 49.5, 50.1, 52.8, 51.6, 54.6, 54.6, 56.1, 56.7, 57.2, 58.0, 58.9,
+58.6, 58.1, 59.2, 61.3, 60.0 % (65 minutes of one core, beside other work; seed 0;
+python benchmarks/tutorials/ours.py tutorial-cifar10-b OUT).
+All of train and no validation set, pixels from 0 to 1, no augmentation, as in the source.
 """
 
 from vitral.data.config import Data

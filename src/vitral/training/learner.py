@@ -1,8 +1,10 @@
 """What learns: the model, its average and its optimizers; one step of it; and all that an exact resume needs."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -16,20 +18,29 @@ from vitral.data.batches import Batch, Batches
 from vitral.data.randomness import uniform
 from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
-from vitral.recipe import Course, Fixed, Train
+from vitral.recipe import Course, Fixed, Init, Train
 from vitral.training.averages import Average
+from vitral.training.frozen import freeze
 from vitral.training.optimizers import make_optimizers
 
+Rest = Callable[[ViT, Tensor], Tensor]
+
+GENTLE = 0.75  # of the next block's rate
 SETTLING = 8  # batches that BatchNorms are measured on in the end
 
 
 class Learner:
     """A model in training."""
 
-    def __init__(self, model: ViT, train: Train, class_weights: Tensor | None) -> None:
-        self.model, self.train, self.class_weights = model, train, class_weights
+    def __init__(
+        self, model: ViT, train: Train, class_weights: Tensor | None, init: Init | None = None, rest: Rest | None = None
+    ) -> None:
+        """`rest`: what is left of the model where batches hold the tokens of its frozen blocks."""
+        self.model, self.train, self.class_weights, self.rest = model, train, class_weights, rest
+        self.init = init or Init()
         self.average = Average(model, train.ema)
-        self.optimizers = make_optimizers(model, train)
+        gentle = {"layer_decay": train.layer_decay * GENTLE} if self.init.mode == "gentle" else {}
+        self.optimizers = make_optimizers(model, train.model_copy(update=gentle), later=self.init.thaw > 0)
         self.best: dict[str, Tensor] = {}  # the weights of the best epoch, where `choose` asks for them
         self.device = next(model.parameters()).device
         self.use(precision="float32", compiled=False)
@@ -38,10 +49,12 @@ class Learner:
         """How to compute from now on."""
         self.precision, self.compiled = precision, compiled
         self.forward: Callable[..., Tensor] = torch.compile(self.model, dynamic=False) if compiled else self.model
+        if self.rest:
+            self.forward = partial(self.rest, self.model)
 
     def copy(self) -> "Learner":
         """One to try something out with. It begins anew, from the same weights."""
-        copied = Learner(deepcopy(self.model), self.train, self.class_weights)
+        copied = Learner(deepcopy(self.model), self.train, self.class_weights, self.init, self.rest)
         copied.use(self.precision, self.compiled)
         return copied
 
@@ -50,6 +63,7 @@ class Learner:
 
         `progress`, 0 to 1, says how far the training is: at first it may look at fewer patches or smaller pictures.
         """
+        self._thaw(progress)
         self.buffers = [buffer.clone() for buffer in self.model.buffers()]  # as they were: see `forget`
         count, parts = len(batch.labels), self.train.accumulate
         loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
@@ -61,7 +75,7 @@ class Learner:
             keep = self._kept(images, batch.samples[rows], step, progress)
             short = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
             with _reseeded(self.train, step, part), short:
-                logits = self.forward(images, keep).to(images.dtype)
+                logits = (self.forward(images) if self.rest else self.forward(images, keep)).to(images.dtype)
             mean = cross_entropy(
                 logits,
                 batch.targets[rows].to(self.device),
@@ -130,6 +144,13 @@ class Learner:
             self.average.model.load_state_dict(groups["average"])
         self.optimizers.restore(groups["optimizer"])
         self.best = groups["best"]
+
+    def _thaw(self, progress: float) -> None:
+        """Frozen blocks begin to learn one after another, the last one first, and the embedding in the end."""
+        if not self.init.thaw:
+            return
+        share = max(0.0, 1 - progress / self.init.thaw)
+        freeze(self.model, math.ceil(self.init.freeze * share), trunk=False)
 
     def _sized(self, images: Tensor, progress: float) -> Tensor:  # (B, C, H, W) → (B, C, H', W')
         share = _share(self.train.image_size, progress)

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,6 +39,22 @@ class Optimizers:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
+    def parts(self, model: ViT) -> list["Part"]:
+        """Every part of the model with its rate, from the embedding to the head."""
+        found: dict[tuple[str, float, float, bool], int] = {}
+        groups = {
+            id(parameter): (rate, group["weight_decay"])
+            for optimizer, rates in zip(self.optimizers, self.full_rates, strict=True)
+            for group, rate in zip(optimizer.param_groups, rates, strict=True)
+            for parameter in group["params"]
+        }
+        for name, parameter in model.named_parameters():
+            first, number, *_ = f"{name}.".split(".")
+            part = f"blocks.{number}" if first == "blocks" else first if layer_of(name, 1) > 1 else "embedding"
+            key = (part, *groups.get(id(parameter), (0.0, 0.0)), id(parameter) in groups)
+            found[key] = found.get(key, 0) + parameter.numel()
+        return [Part(name, numbers, rate, decay, learns) for (name, rate, decay, learns), numbers in found.items()]
+
     def tensors(self) -> dict[str, Tensor]:
         """All that they remember, by name."""
         return {
@@ -57,11 +74,23 @@ class Optimizers:
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
-def make_optimizers(model: ViT, train: Train) -> Optimizers:
-    """As the recipe asks."""
-    asked, share, everything = train.optimizer, _layer_shares(model, train.layer_decay), list(model.parameters())
+@dataclass(frozen=True)
+class Part:
+    """Some of a model's numbers that learn alike."""
+
+    name: str  # embedding, blocks.0, …, head
+    numbers: int
+    rate: float  # the full one
+    decay: float
+    learns: bool
+
+
+def make_optimizers(model: ViT, train: Train, later: bool = False) -> Optimizers:
+    """As the recipe asks. What is frozen is left out, unless it learns `later`."""
+    asked, share = train.optimizer, _layer_shares(model, train.layer_decay)
+    everything = [parameter for parameter in model.parameters() if parameter.requires_grad or later]
     if isinstance(asked, Muon):
-        return _muon(model, asked, share)
+        return _muon(model, asked, share, everything)
     decaying = everything if asked.decay_on == "all" else layer_weights(model)
     groups = _groups(everything, decaying, share, asked.learning_rate, asked.weight_decay)
     match asked:
@@ -73,11 +102,11 @@ def make_optimizers(model: ViT, train: Train) -> Optimizers:
             return Optimizers(torch.optim.SGD(groups, momentum=momentum, fused=True))
 
 
-def _muon(model: ViT, asked: Muon, share: dict[int, float]) -> Optimizers:
+def _muon(model: ViT, asked: Muon, share: dict[int, float], everything: list[nn.Parameter]) -> Optimizers:
     convolutions = [layer for name, layer in model.patch_embed.named_children() if name == "convs"]
-    matrices = [weight for module in (model.blocks, *convolutions) for weight in layer_weights(module)]
-    ids = {id(matrix) for matrix in matrices}
-    others = [parameter for parameter in model.parameters() if id(parameter) not in ids]
+    ids = {id(weight) for module in (model.blocks, *convolutions) for weight in layer_weights(module)}
+    matrices = [parameter for parameter in everything if id(parameter) in ids]
+    others = [parameter for parameter in everything if id(parameter) not in ids]
     three_in_one = [module.qkv.weight for module in model.modules() if isinstance(module, Attention)]
     muon = _groups(matrices, matrices, share, asked.learning_rate, asked.weight_decay)
     adamw = _groups(others, layer_weights(model), share, asked.adamw_learning_rate, asked.adamw_weight_decay)
@@ -94,13 +123,15 @@ def layer_weights(module: nn.Module) -> list[Tensor]:
 def _layer_shares(model: ViT, decay: float) -> dict[int, float]:
     """For each parameter, by its id, its share of the rate: the head has all of it, the embedding the least."""
     depth = len(model.blocks)
-    shares = {}
-    for name, parameter in model.named_parameters():
-        first, *rest = name.split(".")
-        above_head = {"norm", "fc_norm", "pre_logits", "head", "head_dist"}
-        layer = int(rest[0]) + 1 if first == "blocks" else depth + 1 if first in above_head else 0
-        shares[id(parameter)] = decay ** (depth + 1 - layer)
-    return shares
+    return {id(parameter): decay ** (depth + 1 - layer_of(name, depth)) for name, parameter in model.named_parameters()}
+
+
+def layer_of(name: str, depth: int) -> int:
+    """Of a parameter: 0 in the embedding, n in block n (from 1), depth + 1 above the blocks."""
+    first, *rest = name.split(".")
+    if first == "blocks":
+        return int(rest[0]) + 1
+    return depth + 1 if first in ("norm", "fc_norm", "pre_logits", "head", "head_dist") else 0
 
 
 def _groups(

@@ -19,10 +19,12 @@ from vitral.errors import DataError, RecipeError
 from vitral.model.config import ViTConfig
 from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
-from vitral.recipe import Recipe, Rising, parse_budget
+from vitral.recipe import Init, Recipe, Rising, parse_budget
 from vitral.run import Choices, DataIdentity, Machine, Record
+from vitral.training.frozen import freeze, kept
 from vitral.training.learner import Learner
 from vitral.version import __version__
+from vitral.weights.pretrained import load_pretrained
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator
         torch.manual_seed(recipe.train.seed)
         model = ViT(config, recipe.train.regularise)
         _show(model, packed, preprocess)
+        if recipe.init.weights != "none":
+            _take(model, recipe.init, packed.index.class_names)
         model.to(device)
     batches = Batches(
         packed,
@@ -85,17 +89,39 @@ def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator
         recipe.train.batch_size,
         recipe.train.seed,
         balanced=recipe.data.sampling == "balanced",
+        views=recipe.init.views,
     )
+    probe = recipe.init.mode == "probe"
+    blocks = config.depth if probe else recipe.init.freeze
+    if blocks:
+        freeze(model, blocks, trunk=probe)
+    held = kept(batches, model, recipe, blocks)
     weights = class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None
     steps = parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch
     return Plan(
         pack=packed,
         preprocess=preprocess,
-        batches=batches,
+        batches=held or batches,
         validates=_validates(recipe, packed),
-        learner=Learner(model, recipe.train, weights),
+        learner=Learner(model, recipe.train, weights, recipe.init, held.forward if held else None),
         steps=steps,
     )
+
+
+def _take(model: ViT, init: Init, class_names: tuple[str, ...]) -> None:
+    """Weights to start from. The recipe's model must be what they are of."""
+    config = model.config
+    found = load_pretrained(
+        init.weights, classes=class_names, image_size=config.height_width, channels=config.channels
+    ).model
+    ours, theirs = (one.write() for one in (config, found.config))
+    if other := [name for name in ours if ours[name] != theirs[name]]:
+        name = other[0]
+        raise RecipeError(
+            f"model.{name} is {ours[name]}, and {init.weights} has {theirs[name]}: the recipe's model must be the one "
+            "that the weights are of. `vitral show FOLDER init.weights=…` writes such a recipe."
+        )
+    model.load_state_dict(found.state_dict())
 
 
 def prepared(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Plan:

@@ -19,6 +19,7 @@ from vitral.recipe import Recipe, parse_budget
 from vitral.run import Record, Run, free_folder
 from vitral.training.budget import CORRECTED_AT, TIMED, Pace, Steps, correct, plan_steps
 from vitral.training.checkpoint import Progress, read_checkpoint, write_checkpoint
+from vitral.training.frozen import Kept
 from vitral.training.preparation import Plan
 from vitral.training.schedules import learning_rate_share
 from vitral.training.speed import find_fastest, set_to
@@ -215,7 +216,11 @@ class Sitting:
         plan, progress = self.plan, self.progress
         validation = None
         if plan.validates:
-            validation = answers(plan.learner.average.model, plan.pack, plan.pack.of("validation"), plan.preprocess)
+            model = plan.learner.average.model.eval()
+            if isinstance(plan.batches, Kept):
+                validation = plan.batches.validated(model)
+            else:
+                validation = answers(model, plan.pack, plan.pack.of("validation"), plan.preprocess)
             plan.learner.model.train()
             if not math.isfinite(validation.loss):
                 self.torn = True  # nothing to go on from

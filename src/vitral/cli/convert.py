@@ -1,0 +1,48 @@
+"""vitral convert RUN|WEIGHTS --to hf|timm|torchvision|npz"""
+
+import json
+from pathlib import Path
+
+import click
+
+from vitral.cli import completion
+from vitral.cli.terminal import console, printable
+
+
+@click.command()
+@click.argument("source", metavar="RUN|WEIGHTS", shell_complete=completion.runs)
+@click.option("--to", type=click.Choice(["hf", "timm", "torchvision", "npz"]), help="Whose format to write.")
+@click.option("--out", type=click.Path(path_type=Path), help="The folder to write; else RUN/hf, or WEIGHTS-hf beside.")
+@click.option("--i-trust-this-file", "trusted", is_flag=True, help="Turn a pickle (.pth, .bin, …) into safetensors.")
+def command(source: str, to: str | None, out: Path | None, trusted: bool) -> None:
+    """Write the weights of a RUN, or any WEIGHTS that Vitral reads, as another library has them.
+
+    \b
+        vitral convert runs/digits --to hf
+        vitral convert weights.pth --i-trust-this-file
+    """
+    from safetensors import safe_open
+
+    from vitral.deploy.convert import convert, convert_pickle
+    from vitral.errors import WeightsError
+    from vitral.weights.stored import PICKLES, refusal
+
+    pickled = Path(source).suffix in PICKLES
+    if pickled and not trusted:
+        raise WeightsError(refusal(Path(source)))
+    if trusted and not pickled:
+        raise click.UsageError(f"--i-trust-this-file is for pickles ({', '.join(PICKLES)}), and {source} is none.")
+    if not pickled and to is None:
+        raise click.UsageError("Say whose format to write, with --to hf, timm, torchvision or npz.")
+    if pickled:
+        written = convert_pickle(source)
+        with safe_open(written, framework="pt") as file:
+            table, count = (file.metadata() or {})["from"], len(file.keys())
+        where = "the file itself" if table == "the top" else f"its table {table}"
+        console.print(printable(f"Written {written}: {count:,} tensors, from {where}."), soft_wrap=True)
+        source = str(written)
+    if to is not None:
+        folder = convert(source, to, out)
+        for note in json.loads((folder / "about.json").read_text(encoding="utf-8"))["notes"]:
+            console.print(note, soft_wrap=True)
+        console.print(printable(f"Written to {folder}, with a card: {folder}/README.md"), soft_wrap=True)

@@ -1,0 +1,126 @@
+"""vitral embed WEIGHTS FOLDER [--out FOLDER] [--nearest PICTURE] [-k 8] [--json]"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vitral.cli import completion
+from vitral.cli.terminal import console, print_table, printable, table
+
+if TYPE_CHECKING:
+    from vitral.data.config import Data
+    from vitral.evaluation.embed import Embedded, Neighbour, Tell
+
+
+@click.command()
+@click.argument("weights", metavar="RUN|WEIGHTS", shell_complete=completion.runs)
+@click.argument("source", metavar="FOLDER|FILE|NAME")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
+@click.option("--out", type=click.Path(path_type=Path), help="Where it is written. Default: embeddings/NAME/WEIGHTS.")
+@click.option(
+    "--nearest",
+    metavar="PICTURE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Show the pictures that are most like it.",
+)
+@click.option("-k", "count", type=click.IntRange(1), default=8, show_default=True, help="How many.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def command(
+    weights: str,
+    source: str,
+    settings: tuple[str, ...],
+    out: Path | None,
+    nearest: Path | None,
+    count: int,
+    as_json: bool,
+) -> None:
+    """Write what a model sees in each picture as vectors, draw a map of them, find pictures that are alike.
+
+    RUN|WEIGHTS is a run, a file or folder of weights, a name in weights/ of the data directory, or hf:org/model.
+    Vectors go to embeddings.npz (samples, labels, class_names, splits, vectors), the map (t-SNE) to map.png. The same
+    command goes on where it was interrupted, and where all is done only looks for what is nearest.
+    """
+    from vitral.evaluation.embed import embed
+    from vitral.evaluation.probe import name_of
+    from vitral.run import last_name
+
+    folder = out or Path("embeddings") / last_name(source) / name_of(weights)
+    with progress() as tell:
+        embedded = embed(weights, data_of(source, settings), folder, tell=tell)
+    found = _nearest(embedded, nearest, count) if nearest else []
+    if as_json:
+        written: dict[str, object] = {"folder": str(folder), "shape": list(embedded.vectors.shape)}
+        if nearest:
+            written["nearest"] = [one._asdict() for one in found]
+        click.echo(json.dumps(written))
+        return
+    for note in (*embedded.pack.index.notes, *embedded.pack.notes):
+        console.print(printable(note))
+    pictures, width = embedded.vectors.shape
+    console.print(f"{pictures:,} pictures, {width:,} numbers each.", style="bold")
+    if nearest:
+        _tell(found, nearest)
+    files = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in (".npz", ".png")))
+    console.print(f"Look at {folder}/: {files}", soft_wrap=True)
+
+
+def data_of(source: str, settings: tuple[str, ...]) -> "Data":
+    """The table [data] for a source, with settings of it that may be given."""
+    from vitral.cli.terminal import settings_of
+    from vitral.errors import RecipeError
+    from vitral.recipe import Recipe
+
+    given = settings_of(settings)
+    if other := [name for name in given if not name.startswith("data.")]:
+        raise RecipeError(f"{other[0]} is no setting of the pictures: those start with data.")
+    return Recipe().changed({**given, "data.source": source}).data
+
+
+@contextmanager
+def progress() -> Iterator["Tell"]:
+    """A bar for each thing that is done, on stderr: what a program reads from stdout is the answer alone."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    bar = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=32), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=bar, transient=True, disable=not bar.is_terminal) as shown:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = shown.add_task(what, total=total, completed=done)
+                if not bar.is_terminal and total > 1_000:
+                    begun = f", {done:,} of them done before" if done else ""
+                    click.echo(f"{what}: {total:,}{begun} …", err=True)  # a log should not be silent for minutes
+            shown.update(tasks[what], completed=done)
+
+        yield tell
+
+
+def _nearest(embedded: "Embedded", picture: Path, count: int) -> list["Neighbour"]:
+    import numpy as np
+
+    from vitral.look.embedded import draw_nearest, tile
+
+    found = embedded.nearest(picture, count)
+    rows = np.array([one.number for one in found])
+    tiles = [
+        tile(pixels, f"{one.similarity:.3f}  {one.label}", one.sample)
+        for pixels, one in zip(embedded.images(rows), found, strict=True)
+    ]
+    asked = tile(embedded.weights.preprocess.resized(picture), picture.name)
+    draw_nearest(embedded.folder / "nearest.png", asked, tiles)
+    return found
+
+
+def _tell(found: list["Neighbour"], picture: Path) -> None:
+    console.print(f"\nMost like {printable(str(picture))}:", soft_wrap=True)
+    made = table("cosine", "class", "picture", right=("cosine",))
+    for one in found:
+        made.add_row(f"{one.similarity:.3f}", printable(one.label), printable(one.sample))
+    print_table(made)

@@ -1,0 +1,69 @@
+"""vitral probe WEIGHTS FOLDER [--out FOLDER] [--json]"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from vitral.cli import completion
+from vitral.cli.embed import data_of, progress
+from vitral.cli.terminal import console, duration, print_table, printable, table
+
+if TYPE_CHECKING:
+    from vitral.evaluation.probe import Method, Probed
+
+
+@click.command()
+@click.argument("weights", metavar="RUN|WEIGHTS", shell_complete=completion.runs)
+@click.argument("source", metavar="FOLDER|FILE|NAME")
+@click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
+@click.option("--out", type=click.Path(path_type=Path), help="Where the results are kept. Default: probes/NAME.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def command(weights: str, source: str, settings: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """Say whether a backbone is good for your pictures, without training it.
+
+    RUN|WEIGHTS is a run, a file or folder of weights, a name in weights/ of the data directory, or hf:org/model.
+    What it sees in the training pictures teaches nearest neighbours and a logistic regression, which answer for the
+    test pictures. The result is kept in --out, and other backbones that were probed there on the same pictures are
+    shown beside it.
+    """
+    from vitral.evaluation.probe import probe
+    from vitral.run import last_name
+
+    folder = out or Path("probes") / last_name(source)
+    with progress() as tell:
+        probed = probe(weights, data_of(source, settings), tell=tell)
+    path = probed.save(folder)
+    others = probed.others(folder)
+    if as_json:
+        click.echo(json.dumps({**probed.write(), "others": [one.write() for one in others]}))
+    else:
+        _tell(probed, others, path)
+
+
+def _tell(probed: "Probed", others: list["Probed"], path: Path) -> None:
+    for note in probed.notes:
+        console.print(printable(note))
+    learnt = f"{probed.learnt:,} pictures of {probed.classes:,} classes to learn from (train and validation)"
+    console.print(f"{learnt}, {probed.tested:,} to test.\n")
+    made = table("weights", "method", "right", "accuracy", "95 % interval", right=("right", "accuracy"))
+    for one in sorted([probed, *others], key=lambda one: -one.linear.right):
+        style = "bold" if one is probed and others else ""
+        made.add_row(printable(one.weights), "linear", *_cells(one, one.linear), style=style)
+        made.add_row("", "kNN", *_cells(one, one.knn), style=style)
+    print_table(made)
+    linear, knn = (f"{one.features}, {one.setting}" for one in (probed.linear, probed.knn))
+    console.print(f"\nChosen by cross-validation: {linear}; for kNN {knn}.", soft_wrap=True)
+    for other in others:
+        console.print(printable(probed.against(other).verdict), soft_wrap=True)
+    console.print(f"{duration(probed.seconds)}. Kept in {path}", soft_wrap=True)
+
+
+def _cells(probed: "Probed", method: "Method") -> tuple[str, ...]:
+    accuracy = method.accuracy
+    return (
+        f"{method.right:,} of {probed.tested:,}",
+        f"{accuracy.value:.1%}",
+        f"{accuracy.low:.1%} to {accuracy.high:.1%}",
+    )

@@ -1,0 +1,1 @@
+"""A model goes out into the world: to other libraries."""

@@ -1,0 +1,168 @@
+"""The README.md of weights that leave: what they are, how to use them, what they were trained on, how good they are."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from vitral.run import Run, last_name
+from vitral.version import __version__
+from vitral.weights import timm
+
+if TYPE_CHECKING:
+    from vitral.deploy.convert import Leaving
+
+# What the Hub calls the library of each target; it knows no name for the others.
+LIBRARIES = {"hf": "transformers", "timm": "timm"}
+
+
+def write_card(to: str, name: str, leaving: "Leaving", licence: str, run: Run | None, family: str) -> str:
+    """A card as the Hub reads it. `run` is where the weights were trained, if it was here; else `family` names whose
+    weights they are."""
+    title = run.folder.resolve().name if run else name
+    parts = [
+        _header(to, licence, bool(leaving.class_names)),
+        f"# {title}\n\n{_what(leaving)}",
+        f"## How to use it\n\n```python\n{_usage(to, leaving)}\n```",
+        "## What it was trained on\n\n" + (_trained(run) if run else _elsewhere(family)),
+    ]
+    if run and run.evaluation:
+        parts.append("## How good it is\n\n" + "\n".join(_figures(run.evaluation)))
+    if leaving.notes:
+        parts.append("## What is different here\n\n" + "\n".join(f"- {note}" for note in leaving.notes))
+    parts.append("## Licence\n\n" + (licence or "Not stated. Whoever publishes these weights should say."))
+    return "\n\n".join(parts) + "\n"
+
+
+def _header(to: str, licence: str, classes: bool) -> str:
+    """YAML, of which JSON is a part: so what is quoted as JSON cannot break out of it."""
+    lines = ["---"]
+    if licence and re.fullmatch(r"[\w.-]+", licence):
+        lines.append(f"license: {json.dumps(licence.lower())}")
+    elif licence:
+        lines += ["license: other", f"license_name: {json.dumps(licence)}"]
+    if to in LIBRARIES:
+        lines.append(f"library_name: {LIBRARIES[to]}")
+    lines.append(f"pipeline_tag: {'image-classification' if classes else 'image-feature-extraction'}")
+    return "\n".join([*lines, "tags:", "- vision-transformer", "- vitral", "---"])
+
+
+def _what(leaving: "Leaving") -> str:
+    config, names = leaving.config, leaving.class_names
+    height, width = config.height_width
+    numbers = sum(tensor.numel() for tensor in leaving.tensors.values())
+    shown = ", ".join(_plain(name) for name in names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    classes = f" It tells {len(names)} classes apart: {shown}." if names else " It has no classes: it gives features."
+    return (
+        f"A Vision Transformer for pictures of {height} × {width} pixels: {config.depth} blocks of width "
+        f"{config.width}, {config.heads} heads, {numbers:,} numbers.{classes} Written by Vitral {__version__}."
+    )
+
+
+def _plain(name: str) -> str:
+    """A name in Markdown, on one line: what could be markup is escaped."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+!|~-])", r"\\\1", " ".join(name.split()))
+
+
+def _trained(run: Run) -> str:
+    record = run.record
+    counts = ", ".join(f"{count:,} to {use}" for use, count in _uses(record.data.pictures) if count)
+    return (
+        f"On `{last_name(record.data.source).replace('`', '')}`: {counts}. {record.steps:,} steps, "
+        f"Vitral {record.version}, recipe and sha256 of the pictures (`{record.data.sha256[:16]}…`) in the run folder."
+    )
+
+
+def _uses(pictures: dict[str, int]) -> Iterator[tuple[str, int]]:
+    words = {"train": "train", "validation": "validate", "test": "test"}
+    return ((words.get(split, split), count) for split, count in pictures.items())
+
+
+def _elsewhere(family: str) -> str:
+    whose = f"weights of the family {family}" if family else "weights by themselves"
+    return f"Vitral did not train it, or was not told: it was given {whose}."
+
+
+FIGURES = {
+    "accuracy": "Accuracy",
+    "top_5": "Top-5 accuracy",
+    "balanced_accuracy": "Balanced accuracy",
+    "macro_f1": "Macro-F1",
+    "calibration_error": "Calibration error",
+}
+
+
+def _figures(evaluation: dict[str, Any]) -> Iterator[str]:
+    """Of evaluation.json; an older one has the accuracy alone."""
+    low, high = evaluation.get("accuracy_interval", (None, None))
+    figures = {"accuracy": {"value": evaluation.get("accuracy"), "low": low, "high": high}}
+    figures |= evaluation.get("figures", {})
+    yield f"Measured on {evaluation.get('pictures', 0):,} {evaluation.get('split', 'test')} pictures.\n"
+    yield "| | | 95 % interval |\n|---|---|---|"
+    for name, words in FIGURES.items():
+        figure = figures.get(name)
+        if figure and figure.get("value") is not None:
+            known = figure.get("low") is not None and figure.get("high") is not None
+            interval = f"{figure['low']:.1%} to {figure['high']:.1%}" if known else ""
+            yield f"| {words} | {figure['value']:.1%} | {interval} |"
+
+
+def _usage(to: str, leaving: "Leaving") -> str:
+    return {"hf": _with_transformers, "timm": _with_timm, "torchvision": _with_torchvision, "npz": _with_numpy}[to](
+        leaving
+    )
+
+
+def _with_transformers(leaving: "Leaving") -> str:
+    task = "image-classification" if leaving.class_names else "image-feature-extraction"
+    lines = ["from transformers import pipeline", "", f'ask = pipeline("{task}", model=".")  # this folder']
+    return "\n".join([*lines, 'print(ask("picture.jpg"))'])
+
+
+def _with_timm(leaving: "Leaving") -> str:
+    config = leaving.config
+    if timm.architecture(config):
+        return 'import timm\n\nmodel = timm.create_model("local-dir:.", pretrained=True).eval()  # this folder'
+    unplaced = leaving.tensors["pos_embed"].shape[1] == config.grid[0] * config.grid[1] and config.extra > 0
+    told = timm.arguments(config, unplaced) | {"num_classes": config.classes}
+    given = [f"{name}={value!r}" for name, value in told.items()]
+    lines = ["from functools import partial", "", "from safetensors.torch import load_file"]
+    if config.mlp.kind == "swiglu":
+        lines.append("from timm.layers import SwiGLUPacked")
+        given += ["mlp_layer=SwiGLUPacked", "act_layer=nn.SiLU"]
+    distilled = config.tokens.kind == "distilled"
+    where, name = ("deit", "VisionTransformerDistilled") if distilled else ("vision_transformer", "VisionTransformer")
+    given.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
+    lines += [f"from timm.models.{where} import {name}", "from torch import nn", "", *_called(name, given)]
+    return "\n".join(lines)
+
+
+def _with_torchvision(leaving: "Leaving") -> str:
+    config = leaving.config
+    told = {
+        "image_size": config.height_width[0],
+        "patch_size": config.patch_size,
+        "num_layers": config.depth,
+        "num_heads": config.heads,
+        "hidden_dim": config.width,
+        "mlp_dim": config.mlp_size,
+        "num_classes": config.classes,
+    }
+    if config.head.kind == "mlp":
+        told["representation_size"] = config.head.size or config.width
+    given = [*(f"{name}={value}" for name, value in told.items())]
+    given.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
+    imports = ["from functools import partial", "", "from safetensors.torch import load_file", "from torch import nn"]
+    return "\n".join(
+        [*imports, "from torchvision.models import VisionTransformer", "", *_called("VisionTransformer", given)]
+    )
+
+
+def _called(name: str, given: list[str]) -> list[str]:
+    inside = [f"    {one}," for one in given]
+    return [f"model = {name}(", *inside, ")", 'model.load_state_dict(load_file("model.safetensors"))', "model.eval()"]
+
+
+def _with_numpy(leaving: "Leaving") -> str:
+    lines = ["import numpy as np", "", 'with np.load("model.npz") as tensors:  # under the names of vision_transformer']
+    return "\n".join([*lines, "    print(tensors.files)"])

@@ -1,0 +1,443 @@
+"""Weights leave for other libraries: each gets a folder that it loads, or a sentence that says why it cannot.
+
+What a library has no part for is often a part that it has, with other numbers: a wave is a row of a table, LayerScale a
+factor of the matrix before it, a bias that is not there one of zeros. Such changes leave the outputs as they were, and
+are told in the card. What would change the outputs is refused.
+"""
+
+import argparse
+import io
+import json
+import os
+import pickle
+import shutil
+import warnings
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from vitral.data.config import Resize, Scale
+from vitral.data.preprocess import Preprocess
+from vitral.deploy.card import write_card
+from vitral.errors import WeightsError
+from vitral.files import write_whole
+from vitral.model.config import Pool, ViTConfig
+from vitral.model.vit import ViT
+from vitral.run import Run
+from vitral.version import __version__
+from vitral.weights import google, huggingface, timm, torchvision
+from vitral.weights.calibration import Calibration
+from vitral.weights.names import Family, Tensors, renamed_back
+from vitral.weights.own import Weights
+from vitral.weights.pixels import write_processor
+from vitral.weights.pretrained import Pretrained, load_pretrained
+
+Files = dict[str, bytes | str]  # name → content
+Source = str | Path | nn.Module | Weights
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A model on its way out: its tensors have our names until the last step."""
+
+    config: ViTConfig
+    tensors: Tensors
+    preprocess: Preprocess
+    class_names: tuple[str, ...]
+    notes: tuple[str, ...] = ()  # what was changed, in sentences
+
+    def changed(self, tensors: Mapping[str, Tensor], note: str = "") -> "Leaving":
+        """With other tensors under some names, and a word about it."""
+        notes = (*self.notes, note) if note else self.notes
+        return replace(self, tensors=self.tensors | dict(tensors), notes=notes)
+
+
+def convert(source: Source, to: str, out: str | Path | None = None) -> Path:
+    """Write weights as another library has them: `hf` (transformers), `timm`, `torchvision` or `npz` (Google's).
+
+    `source` is a run, weights that `load_pretrained` reads, a model of one of those libraries in memory, or `Weights`.
+    Returns the folder: RUN/hf, or NAME-hf beside the weights, unless `out` names another.
+    """
+    if to not in WRITERS:
+        raise WeightsError(f"There is no way to write weights for {to}. There are: {', '.join(WRITERS)}.")
+    folder = Path(out) if out is not None else _beside(source, to)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise WeightsError(f"{folder} is not empty, and nothing is overwritten. Choose another place with --out.")
+    weights, run, temperature = _opened(source)
+    files, leaving = WRITERS[to](_leaving(weights, temperature))
+    licence = weights.about.get("licence", "")
+    files["about.json"] = _json(_about(leaving, licence))
+    trained_elsewhere = weights.loaded.family if isinstance(weights, Pretrained) and weights.loaded else ""
+    files["README.md"] = write_card(to, folder.name, leaving, licence, run, trained_elsewhere)
+    _write_folder(folder, files)
+    return folder
+
+
+def convert_pickle(path: str | Path) -> Path:
+    """Turn a pickle (`.pth`, `.bin`, …) that somebody trusts into safetensors beside it. Which of its tables the
+    weights were taken from stands in the metadata, under `from`.
+
+    torch unpickles tensors and plain containers alone; `argparse.Namespace`, which training scripts like to keep beside
+    their weights, holds nothing that runs.
+    """
+    path = Path(path)
+    out = path.with_suffix(".safetensors")
+    if not path.is_file():
+        raise WeightsError(f"{path} is not there. A file of weights was expected.")
+    if out.exists():
+        raise WeightsError(f"{out} is there already, and nothing is overwritten. Move it away first.")
+    try:
+        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise WeightsError(f"{path} is damaged, or holds more than tensors and was not opened ({reason})") from None
+    tensors, where = _tensors_in(content, path)
+    write_whole(out, safetensors.torch.save(tensors, metadata={"from": where}))
+    return out
+
+
+TABLES = ("model", "state_dict", "teacher", "student")  # names under which training scripts keep weights; first wins
+
+
+def _tensors_in(content: Any, path: Path) -> tuple[Tensors, str]:
+    """The weights among what a training script saved, and where they were."""
+    inside: list[str] = []
+    while isinstance(content, Mapping):
+        tensors = {str(name): one for name, one in content.items() if isinstance(one, Tensor)}
+        tables = {name: one for name, one in content.items() if isinstance(one, Mapping) and one}
+        if tensors and len(tensors) >= len(tables):
+            dense = {name: one.detach().clone().contiguous() for name, one in tensors.items() if not one.is_sparse}
+            return dense, ".".join(inside) or "the top"
+        found = next((name for name in TABLES if name in tables), None)
+        if found is None and len(tables) == 1:
+            found = next(iter(tables))
+        if found is None:
+            break
+        inside.append(str(found))
+        content = tables[found]
+    raise WeightsError(
+        f"{path} has no table of tensors where one was looked for: at the top, and in {', '.join(TABLES)}."
+    )
+
+
+def _beside(source: Source, to: str) -> Path:
+    if isinstance(source, nn.Module | Weights):
+        raise WeightsError("A model in memory has no folder: say where to write it, with out.")
+    path = Path(source)
+    if Run.is_run(path):
+        return path / to
+    if str(source).startswith("hf:"):
+        return Path(f"{path.name}-{to}")
+    return path.with_name(f"{path.name if path.is_dir() else path.stem}-{to}")
+
+
+def _opened(source: Source) -> tuple[Weights, Run | None, float]:
+    """The weights, their run where they have one, and the temperature that their probabilities are mended with."""
+    if isinstance(source, Weights):
+        return source, None, 1.0
+    if isinstance(source, ViT):
+        raise WeightsError(
+            "A ViT by itself does not know how pictures are prepared, nor what its classes are called: "
+            "give Weights(model, preprocess, class_names)."
+        )
+    run = None
+    if not isinstance(source, nn.Module) and Run.is_run(source):
+        run = Run.load(source)
+        weights: Weights = run.weights()
+    else:
+        weights = load_pretrained(source)
+    own = run is not None or (isinstance(weights, Pretrained) and weights.loaded is None)
+    if not own or isinstance(source, nn.Module):
+        return weights, run, 1.0
+    path = Path(source)
+    calibration = Calibration.beside(path if path.is_dir() else path.parent, weights.model)
+    return weights, run, float(calibration.temperature) if calibration else 1.0
+
+
+def _leaving(weights: Weights, temperature: float) -> Leaving:
+    """With what `vitral predict` does beside the model made part of it."""
+    model, notes = weights.model, []
+    if weights.preprocess.image_size != model.config.height_width:
+        model = model.at(weights.preprocess.image_size)
+        notes.append("Positions are resampled once, to the size that pictures are prepared in.")
+    tensors = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
+    if temperature != 1.0:
+        tensors |= {name: tensor / temperature for name, tensor in tensors.items() if name.startswith("head")}
+        notes.append(f"The head is divided by the temperature {temperature:.4g}, so that probabilities are calibrated.")
+    config = model.config
+    if config.pool.kind == "class" and config.pool.norm == "after":  # of one token that is the same as before
+        tensors = {name.removeprefix("fc_"): tensor for name, tensor in tensors.items()}
+        config = config.model_copy(update={"pool": Pool()})
+    return Leaving(config, tensors, weights.preprocess, weights.class_names, tuple(notes))
+
+
+# What a target can hold: a setting of the model, and what it may be. What is not named may be anything.
+TABLE = ("learned", "learned-2d", "sincos-1d", "sincos-2d", "none")
+PLAIN: dict[str, Collection[Any]] = {
+    "tokens": ("class",),
+    "tokens.registers": (0,),
+    "positions": TABLE,
+    "stem": ("linear",),
+    "attention.qk_norm": (False,),
+    "mlp": ("gelu", "gelu-tanh", "gelu-quick"),
+    "blocks.first_norm": (False,),
+    "pool": ("class",),
+    "pool.norm": ("before",),
+    "head": ("linear",),
+}
+
+
+def _check(who: str, config: ViTConfig, holds: Mapping[str, Collection[Any]]) -> None:
+    for setting, accepted in holds.items():
+        value: Any = config
+        for name in setting.split("."):
+            value = getattr(value, name)
+        value = getattr(value, "kind", value)
+        if value not in accepted:
+            known = " or ".join(str(one).lower() if isinstance(one, bool) else str(one) for one in accepted)
+            raise WeightsError(
+                f"{who} cannot hold this model: its model.{setting} is {str(value).lower()}, "
+                f"and would have to be {known}."
+            )
+
+
+def _check_square(who: str, config: ViTConfig) -> None:
+    height, width = config.height_width
+    if height != width:
+        raise WeightsError(f"{who} cannot hold this model: its model.image_size is {height} × {width}, not a square.")
+
+
+def _with_table(leaving: Leaving, registers: bool = False) -> Leaving:
+    """Positions as a learned table: a row for each class and distillation token (zeros where it has no place), for each
+    register if they are asked for, and for each patch."""
+    config = leaving.config
+    with torch.device("meta"):
+        rule = ViT(config).positions
+    rows = rule(leaving.tensors.get("pos_embed"), config.grid).float()  # (1, T, D)
+    if not registers:
+        rows = torch.cat([rows[:, : config.read_out], rows[:, config.extra :]], dim=1)
+    kind, note = config.positions.kind, ""
+    if kind != "learned":
+        note = f"Positions ({kind}) are written out as a table for {config.grid[0]}×{config.grid[1]} patches."
+    return leaving.changed({"pos_embed": rows.contiguous()}, note)
+
+
+def _with_biases(leaving: Leaving, *names: str) -> Leaving:
+    """Zeros where the target has a bias, and the model has none."""
+    zeros = {}
+    for name, tensor in leaving.tensors.items():
+        bias = name.removesuffix("weight") + "bias"
+        if name.endswith(tuple(f"{one}.weight" for one in names)) and bias not in leaving.tensors:
+            zeros[bias] = torch.zeros(len(tensor))
+    return leaving.changed(zeros)
+
+
+def _without_layer_scale(leaving: Leaving) -> Leaving:
+    """What comes out of a matrix is multiplied: so the matrix can be."""
+    if not leaving.config.blocks.layer_scale:
+        return leaving
+    tensors = dict(leaving.tensors)
+    for n in range(leaving.config.depth):
+        for scale, layer in (("ls1", "attn.proj"), ("ls2", "mlp.fc2")):
+            gamma = tensors.pop(f"blocks.{n}.{scale}.gamma")
+            tensors[f"blocks.{n}.{layer}.weight"] = gamma[:, None] * tensors[f"blocks.{n}.{layer}.weight"]
+            tensors[f"blocks.{n}.{layer}.bias"] = gamma * tensors[f"blocks.{n}.{layer}.bias"]
+    return replace(leaving, tensors=tensors).changed({}, "LayerScale is multiplied into the matrices before it.")
+
+
+LUMA = torch.tensor([0.299, 0.587, 0.114])  # ITU-R 601-2, as Pillow turns colour into grey
+
+
+def _in_colour(leaving: Leaving) -> Leaving:
+    """A grey model that takes colour, and sees its grey: for those who only read pictures in colour."""
+    if leaving.config.channels != 1:
+        return leaving
+    old, name = leaving.preprocess, "patch_embed.proj.weight"
+    wider = leaving.tensors[name] * LUMA[:, None, None]  # (D, 1, P, P) → (D, 3, P, P)
+    preprocess = {**old.write(), "channels": 3, "mean": old.mean * 3, "std": old.std * 3}
+    note = (
+        "The model was trained on grey pictures. It takes colour here, and its first layer sees the grey in it, "
+        "which of colourful pictures it does not round to 8 bits as before (0.0003 of a probability, in noise)."
+    )
+    config = leaving.config.model_copy(update={"channels": 3})
+    colour = replace(leaving, config=config, preprocess=Preprocess.read(preprocess, "preprocess."))
+    return colour.changed({name: wider}, note)
+
+
+def _safetensors(leaving: Leaving, family: Family, prefix: str = "", bare: tuple[str, ...] = ()) -> bytes:
+    """Under the family's names, with a prefix before all but those that begin with a word of `bare`."""
+    theirs = renamed_back(leaving.tensors, family, leaving.config.heads)
+    named = {name if name.startswith(bare) else prefix + name: tensor for name, tensor in theirs.items()}
+    contiguous = {name: tensor.contiguous() for name, tensor in named.items()}
+    return safetensors.torch.save(contiguous, metadata={"format": "pt"})  # transformers asks for this word
+
+
+def _hf_class(config: ViTConfig) -> str:
+    """Its model_type: what of transformers is nearest."""
+    if config.tokens.kind != "class":
+        return {"distilled": "deit", "none": "ijepa"}[config.tokens.kind]
+    if config.tokens.registers:
+        return "dinov2_with_registers"
+    special = config.pool.kind != "class" or config.mlp.kind == "swiglu"
+    return "dinov2" if special or (config.blocks.layer_scale and config.head.kind == "none") else "vit"
+
+
+def _hf(leaving: Leaving) -> tuple[Files, Leaving]:
+    config, kind = leaving.config, _hf_class(leaving.config)
+    name = huggingface.CLASSES[kind]
+    who = f"transformers' {name}"
+    holds = PLAIN | huggingface.HOLDS[kind]
+    if kind.startswith("dinov2") and not config.classes:
+        holds |= {"pool": ("class",)}  # without a head there is nothing that could see anything else
+    _check(who, config, holds)
+    leaving = _with_biases(_with_table(_in_colour(leaving)), "patch_embed.proj")
+    if kind.startswith("dinov2"):
+        _check_square(
+            who, config
+        )  # it resamples positions wherever height and width differ, and takes them for a square
+        leaving = _as_dinov2(leaving)
+    else:
+        leaving = _without_layer_scale(leaving)
+    settings = huggingface.write_config(leaving.config, kind, leaving.class_names)
+    family = huggingface.WRITTEN["swiglu" if config.mlp.kind == "swiglu" else kind]
+    prefix = f"{kind}." if config.classes else ""
+    notes = (*leaving.notes, *_pixel_notes(leaving.preprocess))
+    files: Files = {
+        "config.json": _json(settings),
+        "preprocessor_config.json": _json(write_processor(leaving.preprocess)),
+        "model.safetensors": _safetensors(leaving, family, prefix, ("classifier", "cls_classifier", "distillation_")),
+    }
+    return files, replace(leaving, notes=notes)
+
+
+def _as_dinov2(leaving: Leaving) -> Leaving:
+    """It always has LayerScale, a token for masks, and a head that sees the class token and the mean side by side."""
+    config, added = leaving.config, {"mask_token": torch.zeros(1, leaving.config.width)}
+    if not config.blocks.layer_scale:
+        scales = [f"blocks.{n}.{scale}.gamma" for n in range(config.depth) for scale in ("ls1", "ls2")]
+        added |= {name: torch.ones(config.width) for name in scales}
+    if config.classes and config.pool.kind != "class-mean":
+        head = leaving.tensors["head.weight"]  # (classes, D)
+        halves = [head, torch.zeros_like(head)]
+        added["head.weight"] = torch.cat(halves if config.pool.kind == "class" else halves[::-1], dim=1)
+        return leaving.changed(added, "The head sees more than it did, with weights of zero.")
+    return leaving.changed(added)
+
+
+def _pixel_notes(preprocess: Preprocess) -> list[str]:
+    """Where transformers prepares pictures a little differently."""
+    notes = ["Pictures are scaled with Pillow. With torchvision transformers gives slightly other pixels."]
+    how = preprocess.resize
+    if isinstance(how, Resize):
+        notes.append(
+            "Pictures that are not square are cut in whole pixels: less than a pixel beside where Vitral cuts."
+        )
+    if isinstance(how, Scale) and how.rounding == "even":
+        notes.append("The centre of a picture may begin a pixel earlier than where the model's makers began it.")
+    if preprocess.jpeg == "scaled":
+        notes.append("Large JPEG files are decoded at full size, where Vitral takes a fast smaller one.")
+    return notes
+
+
+def _timm(leaving: Leaving) -> tuple[Files, Leaving]:
+    config = leaving.config
+    holds = {"positions": TABLE, "stem": ("linear",), "pool": ("class", "mean"), "head": ("linear", "none")}
+    _check("timm", config, holds)
+    if config.tokens.kind == "distilled":
+        _check("timm's VisionTransformerDistilled", config, {"tokens.registers": (0,), "pool.norm": ("before",)})
+    if config.blocks.first_norm and config.stem.bias:
+        raise WeightsError("timm cannot hold this model: with model.blocks.first_norm it has no model.stem.bias.")
+    leaving = _with_table(leaving, registers=True)
+    if not config.blocks.first_norm:
+        leaving = _with_biases(leaving, "patch_embed.proj")
+    table = leaving.tensors["pos_embed"]
+    # Either all tokens before the patches have rows in timm's table, or none has.
+    unplaced = config.extra > 0 and config.tokens.kind != "distilled" and not table[:, : config.extra].any()
+    if unplaced:
+        leaving = leaving.changed({"pos_embed": table[:, config.extra :].contiguous()})
+    arguments = timm.arguments(config, unplaced)
+    settings = timm.write_config(config, arguments, leaving.preprocess, leaving.class_names)
+    files: Files = {"config.json": _json(settings), "model.safetensors": _safetensors(leaving, timm.TIMM)}
+    return files, leaving
+
+
+def _torchvision(leaving: Leaving) -> tuple[Files, Leaving]:
+    who = "torchvision's VisionTransformer"
+    leaving = _in_colour(leaving)
+    _check(who, leaving.config, PLAIN | {"mlp": ("gelu",), "head": ("linear", "mlp"), "channels": (3,)})
+    _check_square(who, leaving.config)
+    leaving = _with_biases(_without_layer_scale(_with_table(leaving)), "patch_embed.proj", "attn.qkv")
+    return {"model.safetensors": _safetensors(leaving, torchvision.TORCHVISION)}, leaving
+
+
+def _npz(leaving: Leaving) -> tuple[Files, Leaving]:
+    config = leaving.config
+    pool = {"class": "class", "none": "mean"}.get(config.tokens.kind, "class")
+    holds = {"tokens": ("class", "none"), "mlp": ("gelu", "gelu-tanh"), "pool": (pool,)}
+    _check("Google's vision_transformer", config, PLAIN | holds | {"head": ("linear", "mlp", "hidden", "none")})
+    leaving = _with_biases(_without_layer_scale(_with_table(leaving)), "patch_embed.proj", "attn.qkv")
+    theirs = renamed_back(leaving.tensors, google.GOOGLE, config.heads)
+    file = io.BytesIO()
+    np.savez(file, **{name: tensor.contiguous().numpy() for name, tensor in theirs.items()})  # type: ignore[arg-type]
+    notes = list(leaving.notes)
+    if config.mlp.kind == "gelu":
+        notes.append("Google's code has the GELU by tanh, this model the one by erf: logits differ by about 2e-4.")
+    if config.blocks.norm_eps != 1e-6:
+        notes.append(f"Google's code adds 1e-6 in its norms, and this model {config.blocks.norm_eps:g}.")
+    return {"model.npz": file.getvalue()}, replace(leaving, notes=tuple(notes))
+
+
+WRITERS: dict[str, Callable[[Leaving], tuple[Files, Leaving]]] = {
+    "hf": _hf,
+    "timm": _timm,
+    "torchvision": _torchvision,
+    "npz": _npz,
+}
+
+
+def _about(leaving: Leaving, licence: str) -> dict[str, Any]:
+    """What tensors do not tell, for `load_pretrained` and for people."""
+    config = leaving.config
+    about = {
+        "written_by": f"vitral {__version__}",
+        "heads": config.heads,
+        "norm_eps": config.blocks.norm_eps,
+        "resample": config.positions.resample,
+        "image_size": list(config.height_width),
+        "mlp": config.mlp.kind,
+        "class_names": list(leaving.class_names),
+        "mean": list(leaving.preprocess.mean),
+        "std": list(leaving.preprocess.std),
+        "interpolation": leaving.preprocess.interpolation,
+        "preprocess": leaving.preprocess.write(),
+        "licence": licence,
+        "notes": list(leaving.notes),
+    }
+    if config.mlp.kind == "gelu-quick":
+        about["activation"] = "quick GELU"
+    return {name: value for name, value in about.items() if value != ""}
+
+
+def _write_folder(folder: Path, files: Files) -> None:
+    """All files, or no folder: they are written under another name beside it, which is then changed."""
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        temporary.mkdir(parents=True)
+        for name, content in files.items():
+            write_whole(temporary / name, content)
+        temporary.rename(folder)  # onto an empty folder at most
+    except OSError as error:
+        raise WeightsError(f"{folder} cannot be written ({error}).") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,314 @@
+"""Pictures become vectors: what a model sees in each of them.
+
+    embeddings.npz   samples, labels, class_names, splits, vectors: all in one, for other programs
+    vectors.npy      the vectors by themselves, (pictures, F) of float32, which can be memory-mapped
+    embedding.json   of what they are, and how far it is
+    map.png          the vectors on a plane, with the pictures on it
+
+Vectors are written as they are made, and none is kept in memory. Who is interrupted goes on from the last shard.
+"""
+
+import hashlib
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitral.data.config import Data
+from vitral.data.decode import Picture
+from vitral.data.pack import Pack, packing
+from vitral.data.preprocess import Preprocess
+from vitral.data.sources import open_source
+from vitral.data.sources.named import data_directory
+from vitral.data.threads import cores, one_core_each
+from vitral.errors import RunError
+from vitral.files import write_whole
+from vitral.look.embedded import draw_map
+from vitral.model.pools import POOLED_WIDTHS
+from vitral.settings import FORMAT
+from vitral.weights.pretrained import Pretrained, load_pretrained
+
+BATCH = 32  # pictures that a core looks at together
+SHARD = 16 * BATCH  # pictures, after which it is written how far it is
+MAPPED = 5_000  # pictures on the map, at most: t-SNE takes a minute for these
+FEW = 5  # pictures, below which there is no map
+BLOCK = 65_536  # vectors that are compared at once
+
+ALL, VECTORS, STATE, MAP = "embeddings.npz", "vectors.npy", "embedding.json", "map.png"
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Tell = Callable[[str, int, int], None]  # what is being done, how much of it is done, of how much
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """For those who want no progress."""
+
+
+class Neighbour(NamedTuple):
+    """A picture that is like another one."""
+
+    number: int  # its row
+    sample: str
+    label: str
+    similarity: float  # the cosine: 1 is the same direction
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Vectors of all pictures of a source that can be read; row i of each belongs together."""
+
+    weights: Pretrained
+    pack: Pack
+    numbers: Ints  # (n,) of the pictures in the pack
+    vectors: Floats  # (n, F), memory-mapped
+    folder: Path
+
+    @property
+    def samples(self) -> list[str]:
+        """Their names."""
+        return [self.pack.index.samples[number] for number in self.numbers]
+
+    @property
+    def labels(self) -> Ints:
+        """(n,) indices into class_names."""
+        return self.pack.index.labels[self.numbers]
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.pack.index.class_names
+
+    @property
+    def splits(self) -> NDArray[np.str_]:
+        """(n,) train, validation or test."""
+        return self.pack.index.splits[self.numbers]
+
+    def images(self, rows: Ints) -> NDArray[np.uint8]:
+        """Some of the pictures as the model sees them: (rows, C, H, W)."""
+        return self.weights.preprocess.centre(self.pack.images[self.numbers[rows]])
+
+    def nearest(self, picture: Picture, count: int = 8) -> list[Neighbour]:
+        """The pictures whose vectors point most nearly in the direction of this one's, the nearest first."""
+        images = self.weights.preprocess(picture)[None]  # (1, C, H, W)
+        direction = _directions(pooled(self.weights)(images).numpy())[0]  # (F,)
+        starts = range(0, len(self.vectors), BLOCK)
+        cosines = np.concatenate([_directions(self.vectors[at : at + BLOCK]) @ direction for at in starts])
+        index = self.pack.index
+        found = []
+        for row in np.argsort(-cosines, kind="stable")[:count]:
+            number = self.numbers[row]
+            name = index.class_names[index.labels[number]]
+            found.append(Neighbour(int(row), index.samples[number], name, float(cosines[row])))
+        return found
+
+
+def embed(weights: str | Path, source: str | Path | Data, out: str | Path, *, tell: Tell = silent) -> Embedded:
+    """Write what a model sees in each picture of a source as vectors into the folder `out`, and draw a map of them.
+
+    `weights` is what `load_pretrained` takes, `source` what `vitral check` takes. The vector of a picture is what the
+    model's head sees. The same call goes on where one was interrupted, and where all is done only reads it.
+
+    >>> embedded = embed("runs/flowers", "other-flowers", "embeddings/flowers")  # doctest: +SKIP
+    >>> embedded.nearest("rose.jpg", 3)[0].label  # doctest: +SKIP
+    'rose'
+    """
+    folder = Path(out)
+    pretrained, packed = opened(weights, source, tell)
+    numbers = readable(packed)
+    with _alone(folder):
+        vectors = _written(pretrained, packed, numbers, folder, tell)
+        embedded = Embedded(pretrained, packed, numbers, vectors, folder)
+        if not (folder / ALL).exists():
+            _write_all(embedded, folder / ALL)
+        if not (folder / MAP).exists() and len(numbers) >= FEW:
+            _draw(embedded, tell)
+    return embedded
+
+
+# What probe shares
+
+
+def opened(weights: str | Path, source: str | Path | Data, tell: Tell) -> tuple[Pretrained, Pack]:
+    """A model, and pictures prepared as it wants them."""
+    data = source if isinstance(source, Data) else Data(source=str(source))
+    pretrained = load_pretrained(weights)
+    pretrained.model.eval()
+    steps = packing(open_source(data), pretrained.preprocess, data_directory(data.directory))
+    while True:
+        try:
+            told = next(steps)
+            tell("waiting for another process" if told.waiting else "packing pictures, once", told.done, told.total)
+        except StopIteration as end:
+            return pretrained, end.value
+
+
+def readable(packed: Pack) -> Ints:
+    """The numbers of all pictures that can be read."""
+    numbers = np.arange(len(packed.index.samples))
+    return numbers[~np.isin(numbers, list(packed.left_out))] if packed.left_out else numbers
+
+
+def looked_at(
+    look: Callable[[Tensor], Tensor], packed: Pack, numbers: Ints, preprocess: Preprocess
+) -> Iterator[Floats]:  # each (b, F)
+    """What `look`, (B, C, H, W) → (B, F), makes of these pictures, in order: a batch a core, and few ahead."""
+
+    def one(samples: Ints) -> Floats:
+        return look(preprocess.normalise(torch.from_numpy(preprocess.centre(packed.images[samples])))).numpy()
+
+    with one_core_each() as pool:
+        ahead: deque[Future[Floats]] = deque()
+        for start in range(0, len(numbers), BATCH):
+            ahead.append(pool.submit(one, numbers[start : start + BATCH]))
+            if len(ahead) > cores():
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def pooled(weights: Pretrained) -> Callable[[Tensor], Tensor]:
+    """What the model's head sees: (B, C, H, W) → (B, F)."""
+    model = weights.model
+
+    @torch.inference_mode()
+    def look(images: Tensor) -> Tensor:
+        return model.pool(model.features(images, first=model.config.tokens_seen))
+
+    return look
+
+
+def identity(weights: Pretrained) -> str:
+    """The same for the same numbers, prepared the same way, whatever file they come from."""
+    digest = hashlib.sha256(json.dumps([weights.model.config.write(), weights.preprocess.write()]).encode())
+    for name, tensor in weights.model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+# In files
+
+
+@dataclass(frozen=True)
+class State:
+    """What embedding.json says."""
+
+    format: int
+    weights: str  # sha256
+    pictures: str  # sha256
+    shape: tuple[int, int]
+    done: int = 0  # rows
+
+
+def _written(pretrained: Pretrained, packed: Pack, numbers: Ints, folder: Path, tell: Tell) -> Floats:
+    """All vectors; those that are there already are not made again."""
+    config = pretrained.model.config
+    shape = (len(numbers), config.width * POOLED_WIDTHS[config.pool.kind])
+    begun = State(FORMAT, identity(pretrained), packed.sha256, shape)
+    path, done = folder / VECTORS, _done(folder, begun)
+    if not done:
+        for name in (STATE, ALL, MAP, "nearest.png"):  # so that nothing old is taken for new
+            (folder / name).unlink(missing_ok=True)
+        np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
+    vectors: Floats = np.load(path, mmap_mode="r")
+    assert isinstance(vectors, np.memmap)
+    tell("looking at pictures", done, len(numbers))
+    # Not through the memory map: on a full disk that would end the process without a word.
+    with path.open("r+b") as file:
+        file.seek(vectors.offset + done * vectors.strides[0])
+        for batch in looked_at(pooled(pretrained), packed, numbers[done:], pretrained.preprocess):
+            file.write(np.ascontiguousarray(batch, np.float32).data)
+            done += len(batch)
+            if done % SHARD == 0 or done == len(numbers):
+                file.flush()
+                os.fsync(file.fileno())
+                write_whole(folder / STATE, json.dumps({**asdict(begun), "done": done}) + "\n")
+            tell("looking at pictures", done, len(numbers))
+    return vectors
+
+
+def _done(folder: Path, begun: State) -> int:
+    """How many rows are there, of the same weights and pictures."""
+    try:
+        told = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        done = int(told.pop("done"))
+        same = told == json.loads(json.dumps({k: v for k, v in asdict(begun).items() if k != "done"}))
+        there = np.load(folder / VECTORS, mmap_mode="r").shape == begun.shape
+        return done if same and there else 0
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return 0
+
+
+def _write_all(embedded: Embedded, path: Path) -> None:
+    """Whole or not at all; by a file and not by bytes, since a million vectors are close to a gigabyte."""
+    temporary = path.with_name(f".{path.name}.part")
+    with temporary.open("wb") as file:
+        np.savez(
+            file,
+            samples=np.array(embedded.samples),
+            labels=embedded.labels,
+            class_names=np.array(embedded.class_names),
+            splits=embedded.splits,
+            vectors=embedded.vectors,
+        )
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One embedding a folder at a time."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunError(f"Another process is writing to {folder}. Wait for it, or choose another place.") from None
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written ({error.strerror}). Choose another place.") from None
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written ({error.strerror or error}). What was done is kept.") from None
+    finally:
+        lock.release()
+
+
+# On a plane
+
+
+def _draw(embedded: Embedded, tell: Tell) -> None:
+    count = len(embedded.numbers)
+    rows = np.sort(np.random.default_rng(0).permutation(count)[:MAPPED])
+    tell("making a map", 0, 1)
+    places = on_a_plane(_directions(embedded.vectors[rows]))
+    labels, names = embedded.labels[rows], embedded.class_names
+    draw_map(embedded.folder / MAP, places, labels, names, lambda chosen: embedded.images(rows[chosen]), count)
+    tell("making a map", 1, 1)
+
+
+def on_a_plane(vectors: Floats) -> Floats:  # (n, F) → (n, 2)
+    """t-SNE: what is near stays near; how far apart distant ones lie, and how large a group is, means nothing."""
+    from sklearn.decomposition import PCA
+    from sklearn.manifold import TSNE
+
+    few = PCA(min(50, *vectors.shape), random_state=0).fit_transform(vectors)
+    perplexity = min(30.0, (len(vectors) - 1) / 3)
+    return TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(few)
+
+
+def _directions(vectors: Floats) -> Floats:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)

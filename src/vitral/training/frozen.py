@@ -1,0 +1,112 @@
+"""Blocks that do not learn: what they make of the training pictures is computed once, and kept.
+
+Without augmentation, or with a fixed number of views of each picture, a frozen block gives the same tokens in every
+epoch. They are kept in memory, and a step costs what the blocks above them cost; under a head alone, next to nothing.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitral.data.batches import Batch, Batches, in_order
+from vitral.data.config import Augment
+from vitral.evaluation.answers import Answers
+from vitral.model.vit import ViT
+from vitral.recipe import Fixed, Recipe
+
+MOST = 2**30  # bytes, that are kept
+EACH = 64  # pictures at a time
+
+
+def freeze(model: ViT, blocks: int, trunk: bool) -> None:
+    """The embedding and the first blocks stay as they are; or the whole trunk, and only what stands above it learns."""
+    above = ("head", "pre_logits") if trunk else ("head", "pre_logits", "norm.", "fc_norm")
+    for name, parameter in model.named_parameters():
+        first, number, *_ = f"{name}.".split(".")
+        learns = name.startswith(above) or (first == "blocks" and int(number) >= blocks and not trunk)
+        parameter.requires_grad_(learns or (blocks == 0 and not trunk))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept(Batches):
+    """Batches whose images are the tokens that frozen blocks made of them."""
+
+    tokens: Tensor  # (views, training pictures, …)
+    rows: NDArray[np.int64]  # (samples,) where a sample is among the training pictures
+    validation: Tensor  # (validation pictures, …)
+    blocks: int
+
+    def _batch(self, samples: NDArray[np.int64], copies: NDArray[np.int64], epoch: int) -> Batch:
+        labels = torch.from_numpy(self.pack.index.labels[samples])
+        tokens = self.tokens[epoch % len(self.tokens), torch.from_numpy(self.rows[samples])]
+        return Batch(tokens, labels, samples, labels)
+
+    def forward(self, model: ViT, tokens: Tensor) -> Tensor:  # → (B, classes)
+        """The rest of the model."""
+        if self.blocks == model.config.depth:  # they are what the classifiers see: (B, classifiers, F)
+            seen = zip(model.config.classifiers, tokens.unbind(1), strict=True)
+            return torch.stack([getattr(model, name)(model.pre_logits(view)) for name, view in seen]).mean(dim=0)
+        for block in model.blocks[self.blocks : -1]:
+            tokens = block(tokens)
+        tokens = model.norm(model.blocks[-1](tokens, model.config.tokens_seen))
+        return torch.stack(model.logits(tokens)).mean(dim=0)
+
+    @torch.no_grad()
+    def validated(self, model: ViT) -> Answers:
+        """What it answers for the validation pictures."""
+        logits = torch.cat([self.forward(model, some) for some in self.validation.split(EACH)]).cpu()
+        labels = torch.from_numpy(self.pack.index.labels[self.pack.of("validation")])
+        return Answers(logits, labels, torch.empty(len(labels), 0))
+
+
+def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Kept | None:
+    """The frozen blocks' tokens of all pictures; None where they would be others each time, or too many."""
+    augment, train, views = recipe.data.augment, recipe.train, recipe.init.views
+    same = augment == Augment() or (views and not augment.mixup and not augment.cutmix and augment.repeats == 1)
+    still = isinstance(train.patches, Fixed) and isinstance(train.image_size, Fixed)
+    plain = train.regularise == type(train.regularise)() and recipe.data.sampling == "all"
+    if not (blocks and same and still and plain) or recipe.init.thaw:
+        return None
+    down, across = model.config.grid
+    size = model.config.width * 4 * (1 if blocks == model.config.depth else down * across + model.config.extra)
+    if size * len(batches.samples) * max(1, views) > MOST:
+        return None
+    train_tokens = [_tokens(model, blocks, _view(batches, epoch)) for epoch in range(max(1, views))]
+    validation = in_order(batches.pack, batches.pack.of("validation"), batches.preprocess, EACH)
+    rows = np.zeros(len(batches.pack.index.samples), np.int64)
+    rows[batches.samples] = np.arange(len(batches.samples))
+    asked = {one.name: getattr(batches, one.name) for one in fields(batches)}
+    return Kept(
+        **asked | {"workers": 0},
+        tokens=torch.stack(train_tokens),
+        rows=rows,
+        validation=_tokens(model, blocks, (batch.images for batch in validation)),
+        blocks=blocks,
+    )
+
+
+def _view(batches: Batches, epoch: int) -> Iterator[Tensor]:
+    """The training pictures in order, as they are seen in that epoch."""
+    for start in range(0, len(batches.samples), EACH):
+        samples = batches.samples[start : start + EACH]
+        yield replace(batches, workers=0)._batch(samples, np.zeros_like(samples), epoch).images
+
+
+@torch.no_grad()
+def _tokens(model: ViT, blocks: int, images: Iterable[Tensor]) -> Tensor:
+    """What `forward` goes on from."""
+    found = []
+    model.eval()
+    for some in images:
+        tokens = model.embed(some.to(next(model.parameters())))
+        for block in model.blocks[:blocks]:
+            tokens = block(tokens)
+        if blocks == model.config.depth:
+            tokens = torch.stack(model.views(model.norm(tokens)), dim=1)
+        found.append(tokens)
+    model.train()
+    return torch.cat(found) if found else torch.empty(0)

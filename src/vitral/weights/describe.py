@@ -1,0 +1,211 @@
+"""From the shapes of tensors to the config of the model that they belong to, and from what stands beside them to what
+shapes do not tell."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from math import isqrt
+from typing import Any, Self
+
+from torch import Tensor
+
+from vitral.errors import RecipeError, WeightsError
+from vitral.model.config import Resample, ViTConfig
+from vitral.weights.names import Family, Tensors
+from vitral.weights.stored import Stored
+
+GELUS = {"gelu": "gelu", "quick_gelu": "gelu-quick", "gelu_pytorch_tanh": "gelu-tanh", "gelu_new": "gelu-tanh"}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What tensors cannot tell. None: nobody said."""
+
+    heads: int | None = None
+    norm_eps: float | None = None
+    resample: Resample | None = None
+    image_size: tuple[int, int] | None = None
+    mlp: str | None = None
+    pool: str | None = None
+    class_names: tuple[str, ...] | None = None
+    said: Mapping[str, str] = field(default_factory=dict)  # of each fact, who told it
+
+    def then(self, other: Self) -> Self:
+        """These, and the other's where these are silent."""
+        named = {one.name: getattr(other, one.name) for one in fields(self) if getattr(self, one.name) is None}
+        return replace(self, **named, said={**other.said, **self.said})
+
+
+def told(who: str, **values: Any) -> Facts:
+    """Facts, and who told them."""
+    known = {name: value for name, value in values.items() if value is not None}
+    return Facts(**known, said={name: who for name in known})
+
+
+def facts_of(stored: Stored) -> Facts:
+    """From config.json and about.json."""
+    config, about = stored.config, stored.about
+    try:
+        return _of_config(config).then(_of_about(about))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise WeightsError(f"What stands beside {stored.where} cannot be read ({error}).") from None
+
+
+def _of_config(config: Mapping[str, Any]) -> Facts:
+    if pretrained := config.get("pretrained_cfg"):  # timm
+        pools = {"token": "class", "avg": "mean"}
+        return told(
+            "config.json",
+            image_size=_size(pretrained.get("input_size", (0, None))[1:]),
+            pool=pools.get(config.get("global_pool", "token")),
+            class_names=_names(config.get("label_names")),
+        )
+    labels = config.get("id2label")
+    act = config.get("hidden_act")
+    if act is not None and act not in GELUS:
+        raise WeightsError(f"config.json asks for {act} as hidden_act, and a ViT here has {', '.join(GELUS)}.")
+    return told(
+        "config.json",
+        heads=config.get("num_attention_heads"),
+        norm_eps=config.get("layer_norm_eps"),
+        image_size=_size(config.get("image_size")),
+        mlp=GELUS[act] if act else None,
+        class_names=_names([labels[key] for key in sorted(labels, key=int)]) if labels else None,
+    )
+
+
+def _of_about(about: Mapping[str, Any]) -> Facts:
+    activation = str(about.get("activation", ""))
+    return told(
+        "about.json",
+        heads=about.get("heads"),
+        norm_eps=about.get("norm_eps"),
+        resample=about.get("resample") or ("dino" if about.get("family") == "DINO" else None),
+        image_size=_size(about.get("image_size", about.get("image"))),
+        mlp=about.get("mlp") or ("gelu-quick" if activation.startswith("quick GELU") else None),
+        class_names=_names(about.get("class_names")),
+    )
+
+
+def _size(value: Any) -> tuple[int, int] | None:
+    if value is None or isinstance(value, int):
+        return None if value is None else (value, value)
+    height, width = value
+    return int(height), int(width)
+
+
+def _names(value: Any) -> tuple[str, ...] | None:
+    return tuple(map(str, value)) if value else None
+
+
+def describe(tensors: Tensors, family: Family, facts: Facts) -> tuple[ViTConfig, Facts]:
+    """The config, and the facts with what is usual where nobody told."""
+    patch = _needed(tensors, "patch_embed.proj.weight")
+    if patch.ndim != 4 or patch.shape[2] != patch.shape[3]:
+        raise WeightsError(f"patch_embed.proj.weight is {_shape(patch)}: patches should be squares, (D, C, P, P).")
+    width, channels, P, _ = patch.shape
+    depth = 1 + max((int(found[1]) for name in tensors if (found := re.match(r"blocks\.(\d+)\.", name))), default=-1)
+    if depth == 0:
+        raise WeightsError("There is not one block in it.")
+    hidden = _needed(tensors, "blocks.0.mlp.fc2.weight").shape[1]
+    gated = _needed(tensors, "blocks.0.mlp.fc1.weight").shape[0] == 2 * hidden
+    kind = "distilled" if "dist_token" in tensors else "class" if "cls_token" in tensors else "none"
+    registers = tensors["reg_token"].shape[-2] if "reg_token" in tensors else 0
+    read_out = {"distilled": 2, "class": 1, "none": 0}[kind]
+    grid, placed = _grid(tensors, facts.image_size, P, read_out, registers)
+    usual = told(
+        f"as is usual for {family.name}",
+        heads=max(1, width // 64),
+        norm_eps=family.norm_eps,
+        resample=family.resample,
+        mlp="gelu",
+        pool="class",
+    )
+    facts = facts.then(usual)
+    head = tensors.get("head.weight")
+    before = tensors.get("pre_logits.fc.weight")
+    seen = before if before is not None else head
+    pool = "mean" if kind == "none" or "fc_norm.weight" in tensors else facts.pool
+    if seen is not None and seen.shape[1] == 2 * width:
+        pool = "class-mean"
+    head_kind = ("mlp" if before is not None else "linear") if head is not None else "none"
+    if head is None and before is not None:
+        head_kind = "hidden"
+    size = before.shape[0] if before is not None and before.shape[0] != before.shape[1] else 0
+    try:
+        config = ViTConfig.read(
+            {
+                "image_size": [grid[0] * P, grid[1] * P] if grid[0] != grid[1] else grid[0] * P,
+                "patch_size": P,
+                "channels": channels,
+                "width": width,
+                "depth": depth,
+                "heads": facts.heads,
+                "classes": 0 if head is None else head.shape[0],
+                "tokens": {"kind": kind, "registers": registers},
+                "positions": {"class_token": placed > 0 or not read_out, "resample": facts.resample, "kind": "learned"},
+                "stem": {"kind": "linear", "bias": "patch_embed.proj.bias" in tensors},
+                "attention": {
+                    "kind": "softmax",
+                    "bias": "blocks.0.attn.qkv.bias" in tensors,
+                    "qk_norm": "blocks.0.attn.q_norm.weight" in tensors,
+                },
+                "mlp": {"kind": "swiglu" if gated else facts.mlp, "ratio": hidden / width},
+                "blocks": {
+                    "kind": "pre-norm",
+                    "norm_eps": facts.norm_eps,
+                    "first_norm": "norm_pre.weight" in tensors,
+                    "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
+                },
+                "pool": {"kind": pool, "norm": _norm(tensors)},
+                "head": {"kind": head_kind, "size": size},
+            },
+            "model.",
+        )
+    except RecipeError as error:
+        raise WeightsError(f"The tensors describe a model that cannot be. {error}") from None
+    return config, facts
+
+
+def _norm(tensors: Tensors) -> str:
+    return "before" if "norm.weight" in tensors else "after" if "fc_norm.weight" in tensors else "none"
+
+
+def _grid(
+    tensors: Tensors, image_size: tuple[int, int] | None, P: int, read_out: int, registers: int
+) -> tuple[tuple[int, int], int]:
+    """The grid of the position table, (down, across), and how many rows before it are for tokens that are no patches.
+
+    A table with rows for registers too is shortened: what is added to a token that is always the same can be part of
+    it.
+    """
+    table = _needed(tensors, "pos_embed")
+    if table.ndim != 3 or table.shape[0] != 1:
+        raise WeightsError(f"pos_embed is {_shape(table)}: a row a token was expected, (1, T, D).")
+    rows = table.shape[1]
+    for placed in dict.fromkeys([read_out + registers, read_out, 0]):
+        patches = rows - placed
+        if image_size and (image_size[0] // P) * (image_size[1] // P) == patches:
+            grid = (image_size[0] // P, image_size[1] // P)
+        elif patches > 0 and isqrt(patches) ** 2 == patches:
+            grid = (isqrt(patches), isqrt(patches))
+        else:
+            continue
+        if registers and placed == read_out + registers:
+            tensors["reg_token"] = tensors["reg_token"] + table[:, read_out:placed]
+            tensors["pos_embed"] = table[:, [*range(read_out), *range(placed, rows)]]
+            placed = read_out
+        return grid, placed
+    raise WeightsError(
+        f"pos_embed has {rows} rows, which is no square of patches: give image_size=(height, width) in pixels."
+    )
+
+
+def _needed(tensors: Tensors, name: str) -> Tensor:
+    if name not in tensors:
+        raise WeightsError(f"{name} is missing.")
+    return tensors[name]
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape))

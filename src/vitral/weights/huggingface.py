@@ -1,0 +1,147 @@
+"""Hugging Face transformers: ViT, DeiT, DINOv2 with and without registers, MAE's encoder, I-JEPA."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from vitral.errors import WeightsError
+from vitral.model.config import ViTConfig
+from vitral.weights.names import Family, Name
+
+AROUND = (
+    Name("embeddings.cls_token", "cls_token"),
+    Name("embeddings.distillation_token", "dist_token"),
+    Name("embeddings.register_tokens", "reg_token"),
+    Name("embeddings.position_embeddings", "pos_embed"),
+    Name("embeddings.patch_embeddings.projection.{p}", "patch_embed.proj.{p}"),
+    Name("layernorm.{p}", "norm.{p}"),
+    Name("pooler.dense.{p}", "pre_logits.fc.{p}"),
+)
+ATTENTION = (
+    Name("encoder.layer.{n}.attention.attention.query.{p}", "blocks.{n}.attn.q.{p}"),
+    Name("encoder.layer.{n}.attention.attention.key.{p}", "blocks.{n}.attn.k.{p}"),
+    Name("encoder.layer.{n}.attention.attention.value.{p}", "blocks.{n}.attn.v.{p}"),
+    Name("encoder.layer.{n}.attention.output.dense.{p}", "blocks.{n}.attn.proj.{p}"),
+)
+VIT = (
+    *AROUND,
+    *ATTENTION,
+    Name("encoder.layer.{n}.layernorm_before.{p}", "blocks.{n}.norm1.{p}"),
+    Name("encoder.layer.{n}.layernorm_after.{p}", "blocks.{n}.norm2.{p}"),
+    Name("encoder.layer.{n}.intermediate.dense.{p}", "blocks.{n}.mlp.fc1.{p}"),
+    Name("encoder.layer.{n}.output.dense.{p}", "blocks.{n}.mlp.fc2.{p}"),
+    Name("classifier.{p}", "head.{p}"),
+    Name("cls_classifier.{p}", "head.{p}"),  # DeiT with two heads
+    Name("distillation_classifier.{p}", "head_dist.{p}"),
+    # transformers 5 calls its modules so, and converts when it saves:
+    Name("layers.{n}.attention.q_proj.{p}", "blocks.{n}.attn.q.{p}"),
+    Name("layers.{n}.attention.k_proj.{p}", "blocks.{n}.attn.k.{p}"),
+    Name("layers.{n}.attention.v_proj.{p}", "blocks.{n}.attn.v.{p}"),
+    Name("layers.{n}.attention.o_proj.{p}", "blocks.{n}.attn.proj.{p}"),
+    Name("layers.{n}.layernorm_before.{p}", "blocks.{n}.norm1.{p}"),
+    Name("layers.{n}.layernorm_after.{p}", "blocks.{n}.norm2.{p}"),
+    Name("layers.{n}.mlp.fc1.{p}", "blocks.{n}.mlp.fc1.{p}"),
+    Name("layers.{n}.mlp.fc2.{p}", "blocks.{n}.mlp.fc2.{p}"),
+)
+DINO = (
+    *AROUND,
+    *ATTENTION,
+    Name("encoder.layer.{n}.norm1.{p}", "blocks.{n}.norm1.{p}"),
+    Name("encoder.layer.{n}.norm2.{p}", "blocks.{n}.norm2.{p}"),
+    Name("encoder.layer.{n}.layer_scale1.lambda1", "blocks.{n}.ls1.gamma"),
+    Name("encoder.layer.{n}.layer_scale2.lambda1", "blocks.{n}.ls2.gamma"),
+    Name("encoder.layer.{n}.mlp.fc1.{p}", "blocks.{n}.mlp.fc1.{p}"),
+    Name("encoder.layer.{n}.mlp.fc2.{p}", "blocks.{n}.mlp.fc2.{p}"),
+    Name("encoder.layer.{n}.mlp.weights_in.{p}", "blocks.{n}.mlp.fc1.{p}"),  # its SwiGLU
+    Name("encoder.layer.{n}.mlp.weights_out.{p}", "blocks.{n}.mlp.fc2.{p}"),
+    Name("classifier.{p}", "head.{p}"),
+)
+PREFIX = r"(?:vit|deit|dinov2|dinov2_with_registers|ijepa)\."
+MARK = r"embeddings\.patch_embeddings\.projection\.weight$"
+
+REGISTERS = Family("Hugging Face DINOv2 with registers", DINO, r"embeddings\.register_tokens$", PREFIX)
+DINOV2 = Family("Hugging Face DINOv2", DINO, r"layer_scale1\.lambda1$", PREFIX, resample="bicubic")
+OTHERS = Family("Hugging Face ViT", VIT, MARK, PREFIX, norm_eps=1e-12, resample="bicubic")
+FAMILIES = (REGISTERS, DINOV2, OTHERS)
+
+# What is written, by model_type: the class, what it can hold beside what every ViT can, and its names.
+CLASSES = {
+    "vit": "ViT",
+    "deit": "DeiT",
+    "ijepa": "IJepa",
+    "dinov2": "Dinov2",
+    "dinov2_with_registers": "Dinov2WithRegisters",
+}
+_DINO_HOLDS: dict[str, Collection[Any]] = {
+    "mlp": ("gelu", "gelu-tanh", "gelu-quick", "swiglu"),
+    "pool": ("class", "mean", "class-mean"),
+    "head": ("linear", "none"),
+}
+HOLDS: dict[str, dict[str, Collection[Any]]] = {
+    "vit": {"head": ("linear", "hidden", "none")},
+    "deit": {"tokens": ("distilled",)},
+    "ijepa": {"tokens": ("none",), "pool": ("mean",), "head": ("linear", "none")},
+    "dinov2": _DINO_HOLDS,
+    "dinov2_with_registers": _DINO_HOLDS | {"tokens.registers": range(1, 1025)},
+}
+_MASK = Name("embeddings.mask_token", "mask_token")
+_SWIGLU = tuple(row for row in DINO if "weights_" in row.theirs)
+_TEACHER = Name("cls_classifier.{p}", "head.{p}")
+WRITTEN = {
+    "vit": OTHERS,
+    "deit": Family("Hugging Face DeiT", (_TEACHER, *VIT), MARK),
+    "ijepa": OTHERS,
+    "dinov2": Family(DINOV2.name, (_MASK, *DINO), MARK),
+    "dinov2_with_registers": Family(REGISTERS.name, (_MASK, *DINO), MARK),
+    "swiglu": Family(DINOV2.name, (_MASK, *_SWIGLU, *DINO), MARK),
+}
+_ACTS = {"gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "gelu-quick": "quick_gelu", "swiglu": "gelu"}
+
+
+def write_config(config: ViTConfig, kind: str, class_names: Sequence[str]) -> dict[str, Any]:
+    """config.json for a model_type."""
+    head = (
+        ("ForImageClassificationWithTeacher" if kind == "deit" else "ForImageClassification")
+        if class_names
+        else "Model"
+    )
+    values: dict[str, Any] = {
+        "architectures": [CLASSES[kind] + head],
+        "model_type": kind,
+        "hidden_size": config.width,
+        "num_hidden_layers": config.depth,
+        "num_attention_heads": config.heads,
+        "hidden_act": _ACTS[config.mlp.kind],
+        "layer_norm_eps": config.blocks.norm_eps,
+        "image_size": config.image_size if isinstance(config.image_size, int) else list(config.image_size),
+        "patch_size": config.patch_size,
+        "num_channels": config.channels,
+        "qkv_bias": config.attention.bias,
+        "dtype": "float32",
+    }
+    if kind.startswith("dinov2"):
+        values |= {"mlp_ratio": _whole_ratio(config), "use_swiglu_ffn": config.mlp.kind == "swiglu"}
+    else:
+        values["intermediate_size"] = config.mlp_size
+    if config.tokens.registers:
+        values["num_register_tokens"] = config.tokens.registers
+    if config.head.kind == "hidden":
+        values["pooler_output_size"] = config.head.size or config.width
+    if class_names:
+        values["id2label"] = {str(number): name for number, name in enumerate(class_names)}
+        values["label2id"] = {name: number for number, name in enumerate(class_names)}
+        values["problem_type"] = "single_label_classification"
+    return values
+
+
+def _whole_ratio(config: ViTConfig) -> int:
+    """Dinov2 counts in whole multiples of the width; of a SwiGLU it takes two thirds, rounded up to 8s."""
+    for ratio in range(1, 97):
+        hidden = config.width * ratio
+        if config.mlp.kind == "swiglu":
+            hidden = (int(hidden * 2 / 3) + 7) // 8 * 8
+        if hidden == config.mlp_size:
+            return ratio
+    raise WeightsError(
+        f"transformers' Dinov2 cannot hold this model: its model.mlp.ratio {config.mlp.ratio:g} is a hidden size of "
+        f"{config.mlp_size}, which no whole ratio gives there."
+    )

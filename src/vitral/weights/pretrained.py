@@ -1,0 +1,311 @@
+"""Anybody's weights become a model: `load_pretrained`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitral.data.preprocess import Preprocess
+from vitral.data.sources.named import data_directory
+from vitral.errors import RecipeError, WeightsError
+from vitral.model.config import Resample, ViTConfig
+from vitral.model.vit import ViT
+from vitral.weights import google, huggingface, timm, torchvision
+from vitral.weights.describe import Facts, describe, facts_of, told
+from vitral.weights.names import Family, Tensors, family_of, renamed
+from vitral.weights.own import Weights, read_weights
+from vitral.weights.pixels import read_processor, read_timm
+from vitral.weights.stored import Stored, of_module, read_stored
+
+FAMILIES = (*huggingface.FAMILIES, *torchvision.FAMILIES, *google.FAMILIES, *timm.FAMILIES)
+ENOUGH = 0.95  # of the trunk's numbers, below which the file is not what it seems to be
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and std
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What became of each tensor, and where what they do not tell was taken from."""
+
+    family: str
+    rows: tuple[tuple[str, str], ...]  # (loaded, resampled, adapted, new or left over; what)
+    facts: tuple[tuple[str, str], ...]  # (heads = 3; config.json)
+
+    def __str__(self) -> str:
+        lines = [f"{self.family}:", *(f"  {what:10} {words}" for what, words in self.rows)]
+        return "\n".join([*lines, *(f"  {fact:10} {who}" for fact, who in self.facts)])
+
+
+@dataclass(frozen=True)
+class Pretrained(Weights):
+    """A model that was trained elsewhere, ready for use, and how it was loaded."""
+
+    loaded: Loaded | None = None  # None: Vitral's own weights, which fit as they are
+
+
+def load_pretrained(
+    source: str | Path | nn.Module,
+    *,
+    heads: int | None = None,
+    norm_eps: float | None = None,
+    resample: Resample | None = None,
+    classes: int | Sequence[str] | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+) -> Pretrained:
+    """Load weights of timm, DeiT, DINO, DINOv2, MAE, Hugging Face transformers, torchvision, Google or Vitral.
+
+    `source` is a file (safetensors, npz), a folder (config.json, model.safetensors), a run, `hf:org/model`, or a model
+    of one of those libraries that is in memory. Which family it is, its names tell. What they cannot tell (`heads`,
+    `norm_eps`, `resample`: how positions are brought to another grid) comes from config.json or about.json beside the
+    weights, or from here; else it is what is usual for the family, and `loaded` says so.
+
+    `classes` gives it a new head; `image_size` resamples its positions; `channels` adapts its first layer.
+
+    >>> pretrained = load_pretrained("weights/vit_tiny_patch16_224", classes=("ant", "bee"))  # doctest: +SKIP
+    >>> pretrained.model.config.classes  # doctest: +SKIP
+    2
+    """
+    stored = _stored(source)
+    if "vitral" in stored.metadata:
+        own = read_weights(_own_file(Path(stored.where)))
+        pretrained = Pretrained(own.model, own.preprocess, own.class_names, own.about)
+    else:
+        facts = told("given", heads=heads, norm_eps=norm_eps, resample=resample).then(facts_of(stored))
+        if facts.image_size is None and image_size is not None:
+            facts = facts.then(told("given", image_size=_pair(image_size)))
+        pretrained = _translated(stored, facts)
+    if channels is not None:
+        pretrained = _with_channels(pretrained, channels)
+    if image_size is not None:
+        pretrained = _at_size(pretrained, _pair(image_size))
+    if classes is not None:
+        names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
+        pretrained = _with_classes(pretrained, names)
+    return pretrained
+
+
+def _stored(source: str | Path | nn.Module) -> Stored:
+    if isinstance(source, nn.Module):
+        return of_module(source)
+    if str(source).startswith("hf:"):
+        return read_stored(from_hub(str(source).removeprefix("hf:")))
+    path = Path(source)
+    if not path.exists() and (named := data_directory("auto") / "weights" / path).exists():
+        path = named
+    if not path.exists():
+        near, listed = Path("runs") / path, "`vitral ls` lists the runs here, `vitral ls weights` weights worth having."
+        hint = f"Did you mean {near}?" if near.exists() else listed
+        raise WeightsError(f"There is no run and no file of weights {source}. {hint}")
+    return read_stored(path)
+
+
+def from_hub(name: str) -> Path:
+    """The folder of a repository of the Hugging Face Hub; from its cache when that is all there is."""
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError:
+        raise WeightsError(f"hf:{name} needs huggingface_hub: pip install 'vitral[hub]'") from None
+    wanted = ["*.json", "*.safetensors", "*.npz"]  # no pickle is even fetched
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise WeightsError(f"hf:{name} could not be fetched, and is not in the cache ({reason})") from None
+
+
+def _translated(stored: Stored, facts: Facts) -> Pretrained:
+    family = _family(stored)
+    tensors, left_over = renamed(_numbers(stored), family)
+    try:
+        config, facts = describe(tensors, family, facts)
+    except WeightsError as error:
+        raise WeightsError(f"{stored.where} looks like weights of {family.name}, but cannot be used. {error}") from None
+    with torch.device("meta"):
+        model = ViT(config)
+    expected = model.state_dict()
+    for name in tensors.keys() & expected.keys():
+        if tensors[name].shape != expected[name].shape:
+            found, wanted = ("×".join(map(str, one.shape)) for one in (tensors[name], expected[name]))
+            raise WeightsError(f"{stored.where}: {name} is {found}, and the other tensors ask for {wanted}.")
+    new = sorted(expected.keys() - tensors.keys())
+    share = _share_of_trunk(expected, new)
+    if share < ENOUGH:
+        raise WeightsError(
+            f"{stored.where} has {share:.0%} of what a {family.name} ViT of this shape needs: {new[0]} is missing"
+            + (f", and {len(new) - 1} more." if len(new) > 1 else ".")
+        )
+    state = {name: tensors[name] for name in expected if name in tensors}
+    if new:
+        fresh = ViT(config).state_dict()
+        state |= {name: fresh[name] for name in new}
+    model.load_state_dict(state, assign=True)
+    left_over += sorted(tensors.keys() - expected.keys())
+    loaded = sum(tensors[name].numel() for name in expected if name in tensors)
+    kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in stored.tensors.values()} - {"float32"}
+    rows = [
+        ("loaded", f"{len(expected) - len(new)} tensors, {loaded:,} numbers" + "".join(f", from {k}" for k in kinds))
+    ]
+    rows += [("new", _some(new))] if new else []
+    rows += [("left over", _some(left_over))] if left_over else []
+    names = facts.class_names if facts.class_names and len(facts.class_names) == config.classes else None
+    told_by = [(f"{name} = {getattr(facts, name)}", who) for name, who in facts.said.items() if name in SHOWN]
+    return Pretrained(
+        model.eval().requires_grad_(True),
+        _preprocess(stored, config),
+        names or tuple(map(str, range(config.classes))),
+        {"family": family.name} | {name: str(stored.about[name]) for name in ("licence",) if name in stored.about},
+        Loaded(family.name, tuple(rows), tuple(told_by)),
+    )
+
+
+SHOWN = ("heads", "norm_eps", "resample", "mlp")  # of the facts: what changes the outputs
+
+
+def _family(stored: Stored) -> Family:
+    if any(name.startswith("to_patch_embedding.") for name in stored.tensors):
+        raise WeightsError(
+            f"{stored.where} has the names of vit-pytorch, whose ViT has norms around its patch layer and heads of any "
+            "size. No checkpoints of it are in use, so ours has no such parts (docs/decisions/0011)."
+        )
+    family = family_of(stored.tensors, FAMILIES)
+    if family is None:
+        known = ", ".join(dict.fromkeys(one.name for one in FAMILIES))
+        raise WeightsError(
+            f"{stored.where} is no ViT of a family that is known here ({known}): its tensors are called "
+            f"{_some(sorted(stored.tensors))}."
+        )
+    return timm.DINO if family is timm.TIMM and stored.about.get("family") == "DINO" else family
+
+
+def _numbers(stored: Stored) -> Tensors:
+    """In float32, all of them finite."""
+    for name, tensor in stored.tensors.items():
+        if not tensor.is_floating_point():
+            if name.endswith(("num_batches_tracked", "position_ids")):
+                continue
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise WeightsError(f"{stored.where}: {name} holds {kind}, and weights are fractions.")
+        if not tensor.isfinite().all():
+            raise WeightsError(f"{stored.where}: {name} holds numbers that are not finite. The file is damaged.")
+    return {name: tensor.float() for name, tensor in stored.tensors.items()}
+
+
+def _share_of_trunk(expected: dict[str, Tensor], missing: Sequence[str]) -> float:
+    trunk = {name: tensor.numel() for name, tensor in expected.items() if not name.startswith("head")}
+    return 1 - sum(trunk.get(name, 0) for name in missing) / sum(trunk.values())
+
+
+def _preprocess(stored: Stored, config: ViTConfig) -> Preprocess:
+    """As their makers say; else the centre, with the colours of ImageNet."""
+    try:
+        if told := stored.about.get("preprocess"):  # we wrote it
+            return Preprocess.read(told, "preprocess.")
+        if stored.processor:
+            return read_processor(stored.processor, config.height_width)
+        if timms := stored.config.get("pretrained_cfg"):
+            return read_timm(timms)
+        about = stored.about
+        mean, std = (tuple(about.get(name, usual)) for name, usual in zip(("mean", "std"), IMAGENET, strict=True))
+        if config.channels != 3:
+            mean, std = (0.5,) * config.channels, (0.5,) * config.channels
+        resize: Any = "crop"
+        if edge := about.get("resize"):  # pixels of the shorter side, as timm and torchvision say it
+            resize = {"kind": "shortest", "share": min(config.height_width) / edge, "rounding": "even"}
+        interpolation: Any = about.get("interpolation", "bicubic")
+        return Preprocess(
+            image_size=config.height_width,
+            channels=config.channels,
+            resize=resize,
+            interpolation=interpolation,
+            mean=mean,
+            std=std,
+        )
+    except (RecipeError, TypeError, ValueError) as error:
+        raise WeightsError(
+            f"What stands beside {stored.where} on how pictures are prepared cannot be used. {error}"
+        ) from None
+
+
+def _with_classes(pretrained: Pretrained, names: tuple[str, ...]) -> Pretrained:
+    """A new head, which starts at zero, where the old one has other classes."""
+    model, config = pretrained.model, pretrained.model.config
+    if len(names) == config.classes and config.head.kind in ("linear", "mlp"):
+        return _noted(pretrained, model, class_names=names)
+    changed = ViTConfig.read({**config.write(), "classes": len(names), "head": "linear"}, "model.")
+    kept = {n: t for n, t in model.state_dict().items() if not n.startswith(("head", "pre_logits"))}
+    heads = {n: torch.zeros(s.shape) for n, s in _shapes(changed).items() if n.startswith("head")}
+    words = f"a head for {len(names)} classes" + (f" in place of {config.classes}" if config.classes else "")
+    return _noted(pretrained, _made(changed, kept | heads), ("new", words), class_names=names)
+
+
+def _with_channels(pretrained: Pretrained, channels: int) -> Pretrained:
+    """Grey is the sum over colours, so that a grey picture gives what it gave; more are the same again, and weaker."""
+    model, had = pretrained.model, pretrained.model.config.channels
+    if had == channels:
+        return pretrained
+    changed = ViTConfig.read({**model.config.write(), "channels": channels}, "model.")
+    state, name = model.state_dict(), "patch_embed.proj.weight"  # (D, C, P, P)
+    if channels == 1:
+        adapted = state[name].sum(dim=1, keepdim=True)
+    else:
+        repeats = -(-channels // had)
+        adapted = state[name].repeat(1, repeats, 1, 1)[:, :channels] * (had / channels)
+    old = pretrained.preprocess
+    mean, std = (_for_channels(numbers, channels) for numbers in (old.mean, old.std))
+    preprocess = Preprocess.read({**old.write(), "channels": channels, "mean": mean, "std": std}, "preprocess.")
+    words = f"the first layer from {had} to {channels} channels"
+    return _noted(pretrained, _made(changed, state | {name: adapted}), ("adapted", words), preprocess=preprocess)
+
+
+def _for_channels(numbers: tuple[float, ...], channels: int) -> list[float]:
+    return [sum(numbers) / len(numbers)] if channels == 1 else [numbers[n % len(numbers)] for n in range(channels)]
+
+
+def _at_size(pretrained: Pretrained, image_size: tuple[int, int]) -> Pretrained:
+    model, before = pretrained.model, pretrained.model.config.grid
+    if model.config.height_width == image_size:
+        return pretrained
+    try:
+        changed = model.at(image_size)
+    except RecipeError as error:
+        raise WeightsError(str(error)) from None
+    preprocess = Preprocess.read({**pretrained.preprocess.write(), "image_size": image_size}, "preprocess.")
+    after = changed.config.grid
+    words = (
+        f"positions from {before[0]}×{before[1]} to {after[0]}×{after[1]} patches, {model.config.positions.resample}"
+    )
+    return _noted(pretrained, changed, ("resampled", words), preprocess=preprocess)
+
+
+def _noted(pretrained: Pretrained, model: ViT, row: tuple[str, str] | None = None, **changes: Any) -> Pretrained:
+    loaded = pretrained.loaded or Loaded("Vitral", (), ())
+    rows = (*loaded.rows, row) if row else loaded.rows
+    return replace(pretrained, model=model, loaded=replace(loaded, rows=rows), **changes)
+
+
+def _made(config: ViTConfig, state: dict[str, Tensor]) -> ViT:
+    with torch.device("meta"):
+        model = ViT(config)
+    model.load_state_dict(state, assign=True)
+    return model.eval().requires_grad_(True)
+
+
+def _shapes(config: ViTConfig) -> dict[str, Tensor]:
+    with torch.device("meta"):
+        return ViT(config).state_dict()
+
+
+def _own_file(path: Path) -> Path:
+    return path / "model.safetensors" if path.is_dir() else path
+
+
+def _pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,0 +1,134 @@
+"""Training that starts from weights: what is frozen stays as it was, to the bit, and is computed once."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from conftest import FIXTURES
+from vitral import RecipeError, Run, events, load_pretrained, train
+from vitral.recipe import Recipe
+from vitral.recipes.choose import choose
+from vitral.training.frozen import Kept
+from vitral.training.preparation import prepared
+
+WEIGHTS = str(FIXTURES / "timm_vit")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of noise, bright and dark, 32×32."""
+    folder, random = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for name, level in (("dark", 60), ("bright", 180)):
+        (folder / name).mkdir()
+        for number in range(24):
+            pixels = np.clip(random.normal(level, 40, (32, 32, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+def asked(pictures: Path, **settings: object) -> Recipe:
+    given = {"init.weights": WEIGHTS, "train.epochs": 3, "train.batch_size": 8, "train.baseline": False}
+    return choose(str(pictures), given | {name.replace("__", "."): value for name, value in settings.items()}).recipe
+
+
+def same(run: Run, name: str) -> bool:
+    before, after = load_pretrained(WEIGHTS).model.state_dict(), run.weights().model.state_dict()
+    return torch.equal(before[name], after[name])
+
+
+def test_the_recipe_is_that_of_the_weights_and_a_few_pictures_get_a_probe(pictures: Path) -> None:
+    recipe, pretrained = asked(pictures), load_pretrained(WEIGHTS)
+    assert recipe.init.mode == "probe" and recipe.model.width == pretrained.model.config.width
+    assert recipe.data.mean == pretrained.preprocess.mean and recipe.model.classes == 0
+    assert Recipe.from_toml(recipe.to_toml()) == recipe
+
+
+def test_a_probe_changes_nothing_but_the_head(pictures: Path, tmp_path: Path) -> None:
+    plan = prepared(asked(pictures))
+    assert isinstance(plan.batches, Kept)
+    learns = {name for name, parameter in plan.learner.model.named_parameters() if parameter.requires_grad}
+    assert learns == {"head.weight", "head.bias"}
+    run = train(asked(pictures), out=tmp_path / "run")
+    names = [name for name in load_pretrained(WEIGHTS).model.state_dict() if not name.startswith("head")]
+    assert all(same(run, name) for name in names)
+    assert run.weights().model.state_dict()["head.weight"].abs().max() > 0
+    assert run.weights().class_names == ("bright", "dark")
+
+
+def test_frozen_blocks_have_no_gradient_and_no_state(pictures: Path, tmp_path: Path) -> None:
+    happening = events(asked(pictures, init__mode="gentle", init__freeze=1), out=tmp_path / "run")
+    plan = next(event.plan for event in happening if hasattr(event, "plan"))
+    next(event for event in happening if getattr(event, "step", 0) == 2)
+    for name, parameter in plan.learner.model.named_parameters():
+        frozen = name.startswith(("blocks.0.", "patch_embed", "pos_embed", "cls_token"))
+        assert parameter.requires_grad != frozen and (not frozen or parameter.grad is None)
+    held = {id(parameter) for one in plan.learner.optimizers.optimizers for parameter in one.state}
+    assert held == {id(parameter) for parameter in plan.learner.model.parameters() if parameter.requires_grad}
+    happening.close()
+    run = train(out=tmp_path / "run", resume=True)
+    assert (
+        same(run, "blocks.0.attn.qkv.weight") and same(run, "pos_embed") and not same(run, "blocks.1.attn.qkv.weight")
+    )
+
+
+@pytest.mark.parametrize("mode", ["probe", "freeze"])
+def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, mode: str) -> None:
+    settings = {"init__mode": "probe"} if mode == "probe" else {"init__mode": "full", "init__freeze": 1}
+    plain = {"data__augment__crop": 0.0, "data__augment__flip": "none"}
+    plan = prepared(asked(pictures, **settings, **plain))
+    batches = plan.batches
+    assert isinstance(batches, Kept)
+    step, batch = next(batches.starting_at(1))
+    model = plan.learner.model.eval()
+    with torch.inference_mode():
+        images = torch.from_numpy(plan.preprocess.centre(plan.pack.images[batch.samples]))
+        whole = model(plan.preprocess.normalise(images))
+        torch.testing.assert_close(batches.forward(model, batch.images), whole, rtol=0, atol=1e-6)
+        assert len(batches.validated(model).logits) == len(plan.pack.of("validation"))
+    assert step == 1
+
+
+def test_views_are_fixed_and_come_in_turn(pictures: Path) -> None:
+    flipped = asked(pictures, data__augment__flip="random", init__views=2)
+    plan = prepared(flipped)
+    assert isinstance(plan.batches, Kept) and len(plan.batches.tokens) == 2
+    assert not torch.equal(plan.batches.tokens[0], plan.batches.tokens[1])
+    anew = prepared(asked(pictures, data__augment__flip="random"))
+    assert not isinstance(anew.batches, Kept)  # other pictures in every epoch: nothing to keep
+
+
+def test_a_run_from_weights_resumes_to_the_bit(pictures: Path, tmp_path: Path) -> None:
+    recipe = asked(pictures, init__mode="full", init__freeze=2, init__thaw=0.6, train__epochs=2)
+    whole = train(recipe, out=tmp_path / "whole")
+    happening = events(recipe, out=tmp_path / "stopped")
+    next(event for event in happening if getattr(event, "step", 0) == 3)
+    happening.close()
+    again = train(out=tmp_path / "stopped", resume=True)
+    for name, tensor in whole.weights().model.state_dict().items():
+        assert torch.equal(tensor, again.weights().model.state_dict()[name])
+    assert not same(whole, "blocks.0.attn.qkv.weight")  # it has thawed
+
+
+def test_the_rates_are_told_part_by_part(pictures: Path) -> None:
+    learner = prepared(asked(pictures, init__mode="gentle", train__optimizer__learning_rate=0.001)).learner
+    parts = {part.name: part.rate for part in learner.optimizers.parts(learner.model)}
+    assert parts["head"] == pytest.approx(0.001) and parts["blocks.1"] == pytest.approx(0.00075)
+    assert parts["blocks.0"] == pytest.approx(0.001 * 0.75**2) and parts["embedding"] == pytest.approx(0.001 * 0.75**3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"init.freeze": 3}, "the model has 2 blocks"),
+        ({"init.thaw": 0.5}, "init.thaw needs init.freeze"),
+        ({"model.width": 64}, "model.width is 64, and"),
+        ({"init.mode": "probe", "init.freeze": 1}, "init.mode probe freezes all blocks"),
+        ({"init.weights": "none", "init.mode": "probe"}, "need init.weights"),
+    ],
+)
+def test_what_cannot_be_is_told(pictures: Path, settings: dict[str, object], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        prepared(asked(pictures, init__mode="full").changed(settings))

@@ -1,0 +1,246 @@
+"""Everybody's weights: equal outputs at every size, and nothing silently skipped."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from conftest import FIXTURES
+from vitral import Run, ViT, WeightsError, load_pretrained
+from vitral.weights.pretrained import FAMILIES
+
+REFUSED = {"vit_pytorch_lucidrains", "vit_pytorch_lucidrains_mean"}
+NO_MODEL = {"hf_pixels", "sincos"}
+MODELS = sorted(path.name for path in FIXTURES.iterdir() if path.name not in REFUSED | NO_MODEL)
+
+
+def sizes(name: str) -> list[tuple[int, int]]:
+    about = json.loads((FIXTURES / name / "about.json").read_text())
+    patch = about["patch_size"]
+    return [(h, w) for h, w in about["sizes"] if not h % patch and not w % patch]
+
+
+CASES = [(name, size) for name in MODELS for size in sizes(name)]
+
+
+def outputs(model: ViT, images: Tensor) -> dict[str, Tensor]:
+    block, tokens = model.blocks[-1], model.embed(images)
+    for earlier in model.blocks[:-1]:
+        tokens = earlier(tokens)
+    found = {"embedded": model.embed(images), "tokens": model.features(images)}
+    found["attention"] = block.attn.map(block.norm1(tokens))  # type: ignore[operator, union-attr]
+    return found | {"logits" if model.config.classes else "pooled": model(images)}
+
+
+@pytest.mark.parametrize(("name", "size"), CASES, ids=lambda one: one if isinstance(one, str) else f"{one[0]}x{one[1]}")
+@torch.inference_mode()
+def test_outputs_are_equal_at_every_size(name: str, size: tuple[int, int]) -> None:
+    """Within 1e-5, through the model as it is, and through one that was made for the size."""
+    known = load_file(FIXTURES / name / "io.safetensors")
+    word = f"{size[0]}x{size[1]}"
+    if name.endswith("mae_reference"):  # it speaks of masks only: nothing masked, the patches in its random order
+        latent, order = known.pop("latent_mask0_16x16"), known["ids_restore_mask0_16x16"]
+        patches = latent[:, 1:].gather(1, order[:, :, None].expand(-1, -1, latent.shape[2]))
+        known["tokens_16x16"] = torch.cat([latent[:, :1], patches], dim=1)
+    for pretrained in (load_pretrained(FIXTURES / name), load_pretrained(FIXTURES / name, image_size=size)):
+        found = outputs(pretrained.model, known[f"image_{word}"])
+        compared = [key for key in found if f"{key}_{word}" in known and not (name == "hf_mae" and key == "attention")]
+        assert {"tokens", "logits"} & set(compared)
+        for key in compared:
+            torch.testing.assert_close(found[key], known[f"{key}_{word}"], rtol=0, atol=1e-5)
+
+
+def test_what_became_of_each_tensor_is_told() -> None:
+    found = load_pretrained(FIXTURES / "dinov2_reg_reference").loaded
+    assert found is not None and found.family == "DINOv2 with registers"
+    assert dict(found.rows) == {
+        "loaded": "46 tensors, 44,448 numbers",
+        "left over": "mask_token",
+    } or "left over" in dict(found.rows)
+    assert ("heads = 4", "about.json") in found.facts and "left over  mask_token" in str(found)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_layout_that_nobody_uses_is_refused_by_name(name: str) -> None:
+    with pytest.raises(WeightsError, match="has the names of vit-pytorch"):
+        load_pretrained(FIXTURES / name)
+
+
+def test_other_names_of_the_same_weights_give_the_same_model(tmp_path: Path) -> None:
+    plain = load_pretrained(FIXTURES / "hf_vit")
+    newer = load_pretrained(copied("hf_vit", tmp_path, "model_v5_names.safetensors"))
+    wrapped = copied("timm_vit", tmp_path / "wrapped")
+    tensors = load_file(wrapped / "model.safetensors")
+    save_file({f"module.backbone.{key}": value for key, value in tensors.items()}, wrapped / "model.safetensors")
+    for ours, theirs in ((plain, newer), (load_pretrained(FIXTURES / "timm_vit"), load_pretrained(wrapped))):
+        assert ours.model.config == theirs.model.config
+        for key, value in ours.model.state_dict().items():
+            assert torch.equal(value, theirs.model.state_dict()[key])
+
+
+def copied(name: str, folder: Path, weights: str = "model.safetensors") -> Path:
+    """A fixture that may be changed, with these weights as its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (FIXTURES / name).glob("*.json"):
+        shutil.copy(path, folder)
+    shutil.copy(FIXTURES / name / weights, folder / "model.safetensors")
+    return folder
+
+
+def test_weights_in_several_files(tmp_path: Path) -> None:
+    folder = copied("timm_vit", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    parts = {"a.safetensors": names[:10], "b.safetensors": names[10:]}
+    for file, some in parts.items():
+        save_file({name: tensors[name] for name in some}, folder / file)
+    where = {name: file for file, some in parts.items() for name in some}
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": where}))
+    assert load_pretrained(folder).model.config == load_pretrained(FIXTURES / "timm_vit").model.config
+    index.write_text(json.dumps({"weight_map": where | {"head.bias": "../../etc/passwd"}}))
+    with pytest.raises(WeightsError, match="files of the same folder"):
+        load_pretrained(folder)
+    index.write_text(json.dumps({"weight_map": where | {"head.bias": "c.safetensors"}}))
+    with pytest.raises(WeightsError, match="is not there"):
+        load_pretrained(folder)
+
+
+def test_a_new_head_other_channels_and_another_size() -> None:
+    before = load_pretrained(FIXTURES / "timm_vit")
+    names = ("ant", "bee", "cat")
+    found = load_pretrained(FIXTURES / "timm_vit", classes=names, channels=1, image_size=(48, 32))
+    config = found.model.config
+    assert (config.classes, config.channels, config.height_width) == (3, 1, (48, 32))
+    assert found.class_names == names and found.preprocess.image_size == (48, 32) and found.preprocess.channels == 1
+    assert found.loaded is not None
+    told = dict(found.loaded.rows)
+    assert told["new"] == "a head for 3 classes in place of 10"
+    assert told["adapted"] == "the first layer from 3 to 1 channels"
+    assert told["resampled"] == "positions from 4×4 to 6×4 patches, antialiased"
+    grey = torch.rand(2, 1, 48, 32)
+    with torch.inference_mode():
+        ours, theirs = found.model.features(grey), before.model.features(grey.expand(-1, 3, -1, -1))
+        assert float(found.model(grey).abs().max()) == 0  # the new head prefers nothing
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [2, 4, 6])
+def test_more_channels_weigh_less(channels: int) -> None:
+    """Property: a picture whose channels are all alike gives about what it gave."""
+    before, after = load_pretrained(FIXTURES / "timm_vit"), load_pretrained(FIXTURES / "timm_vit", channels=channels)
+    kernel = after.model.state_dict()["patch_embed.proj.weight"]
+    assert kernel.shape[1] == channels and len(after.preprocess.mean) == channels
+    had = before.model.state_dict()["patch_embed.proj.weight"]
+    torch.testing.assert_close(kernel[:, 0] * channels, had[:, 0] * 3, rtol=0, atol=1e-6)
+
+
+def test_our_own_weights_load_too(trained: Run) -> None:
+    found = load_pretrained(trained.folder, classes=4)
+    assert found.model.config.classes == 4 and found.loaded is not None and found.loaded.family == "Vitral"
+    assert load_pretrained(trained.folder / "model.safetensors").class_names == tuple("0123456789")
+
+
+def harmed(folder: Path, harm: str) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    name = "blocks.1.attn.qkv.weight"
+    match harm:
+        case "cut":
+            path.write_bytes(path.read_bytes()[:-100])
+        case "header":
+            path.write_bytes((2**60).to_bytes(8, "little") + b"{" * 100)
+        case "text":
+            path.write_text("hello")
+        case "dtype":
+            save_file(tensors | {name: tensors[name].to(torch.int32)}, path)
+        case "nan":
+            save_file(tensors | {name: tensors[name] * float("nan")}, path)
+        case "shape":
+            save_file(tensors | {name: tensors[name][:-3].contiguous()}, path)
+        case "no blocks":
+            save_file({key: value for key, value in tensors.items() if not key.startswith("blocks.")}, path)
+        case "config":
+            (folder / "about.json").write_text("{")
+        case "heads":
+            (folder / "about.json").write_text('{"heads": 7}')
+        case "pickle":
+            path.rename(folder / "pytorch_model.bin")
+        case "nothing":
+            path.unlink()
+        case "resnet":
+            save_file({"conv1.weight": torch.zeros(4, 3, 3, 3)}, path)
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        ("cut", "is damaged"),
+        ("header", "is damaged"),
+        ("text", "is damaged"),
+        ("dtype", "holds int32, and weights are fractions"),
+        ("nan", "numbers that are not finite"),
+        ("shape", "blocks.1.attn.qkv.weight is 93×32, and the other tensors ask for 96×32"),
+        ("no blocks", "is not one block"),
+        ("config", "is not JSON"),
+        ("heads", "does not divide"),
+        ("pickle", "--i-trust-this-file"),
+        ("nothing", "is no run, and has no model.safetensors"),
+        ("resnet", "is no ViT of a family that is known here"),
+    ],
+)
+def test_a_damaged_file_answers_with_a_sentence(tmp_path: Path, harm: str, told: str) -> None:
+    folder = copied("timm_vit", tmp_path / "x")
+    harmed(folder, harm)
+    with pytest.raises(WeightsError, match=told):
+        load_pretrained(folder)
+
+
+def test_a_part_of_the_trunk_that_is_missing_is_an_error_and_a_bias_is_told(tmp_path: Path) -> None:
+    folder = copied("timm_vit", tmp_path / "x")
+    tensors = load_file(folder / "model.safetensors")
+    save_file(
+        {key: value for key, value in tensors.items() if "blocks.1.mlp.fc1" not in key}, folder / "model.safetensors"
+    )
+    with pytest.raises(WeightsError, match=r"has \d+% of what a timm ViT of this shape needs"):
+        load_pretrained(folder)
+    save_file({key: value for key, value in tensors.items() if key != "norm.bias"}, folder / "model.safetensors")
+    found = load_pretrained(folder).loaded
+    assert found is not None and ("new", "norm.bias") in found.rows
+    save_file(tensors | {"more": torch.zeros(3)}, folder / "model.safetensors")
+    found = load_pretrained(folder).loaded
+    assert found is not None and ("left over", "more") in found.rows
+
+
+def test_an_npz_that_holds_objects_or_too_much_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "objects.npz", a=np.array([{"x": 1}], dtype=object))
+    np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(10_000_000, np.uint8))
+    for name in ("objects", "bomb"):
+        with pytest.raises(WeightsError):
+            load_pretrained(tmp_path / f"{name}.npz")
+
+
+def test_a_name_of_the_hub_without_the_library_or_a_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(WeightsError, match=r"vitral\[hub\]|is not in the cache"):
+        load_pretrained("hf:nobody/nothing")
+
+
+def test_every_family_has_a_mark_of_its_own() -> None:
+    """One and the same file is of one family only: the first that knows it."""
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+    expected = {
+        "hf_vit": "Hugging Face ViT",
+        "google_npz": "Google",
+        "torchvision_vit": "torchvision",
+        "timm_vit": "timm",
+    }
+    for fixture, name in expected.items():
+        loaded = load_pretrained(FIXTURES / fixture).loaded
+        assert loaded is not None and loaded.family == name
