@@ -61,11 +61,26 @@ def choose(source: str, settings: Mapping[str, Any] | None = None) -> Chosen:
         f"{count:,} pictures to learn from: {batch} a step.": "train.batch_size",
         f"For so many, {budget} (train.budget).": ("train.budget", "train.epochs"),
     }
+    if min(height, width) >= PHOTOGRAPH and count < FEW:
+        for backbone in _at_hand():
+            reasons[
+                f"The weights {backbone} are here: with init.weights={backbone} only a new head learns, which on 225 "
+                f"photographs of food had 96 % right and not 75. `vitral probe {backbone} {source}` tells in a minute."
+            ] = "init.weights"
     why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
     return Chosen(chosen.changed(given), why)
 
 
 FEW, SOME = 2_000, 20_000  # pictures to learn from
+
+
+def _at_hand() -> list[str]:
+    """A backbone in the data directory, if there is one: the smallest."""
+    from vitral.data.sources.named import data_directory
+
+    folder = data_directory("auto") / "weights"
+    files = sorted(folder.glob("vit*/model.safetensors"), key=lambda path: path.stat().st_size)
+    return [path.parent.name for path in files[:1]]
 
 
 def _from_weights(given: Mapping[str, Any], count: int) -> Chosen:
