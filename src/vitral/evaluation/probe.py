@@ -105,7 +105,7 @@ class Probed:
 
     def others(self, folder: Path) -> list["Probed"]:
         """The probes of other weights on the same pictures that are in `folder`, the best first."""
-        found = [Probed.load(path) for path in sorted(folder.glob("*.json")) if path.stem != self.weights]
+        found = [one for path in sorted(folder.glob("*.json")) if path.stem != self.weights and (one := _if_read(path))]
         same = [one for one in found if one.pictures_sha256 == self.pictures_sha256]
         return sorted(same, key=lambda one: -one.linear.right)
 
@@ -116,6 +116,14 @@ class Probed:
         for place, sample in enumerate(wrong):
             ours[place], theirs[place] = sample not in self.linear.wrong, sample not in other.linear.wrong
         return paired(other.weights, self.weights, theirs, ours)
+
+
+def _if_read(path: Path) -> Probed | None:
+    """None: some other file."""
+    try:
+        return Probed.load(path)
+    except RunError:
+        return None
 
 
 def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent) -> Probed:

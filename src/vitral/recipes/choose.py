@@ -15,7 +15,7 @@ from vitral.data.config import Augment
 from vitral.data.decode import describe
 from vitral.data.sources import Index, open_source
 from vitral.errors import DataError
-from vitral.recipe import Recipe
+from vitral.recipe import Init, Recipe
 from vitral.recipes.quick import quick_model, quick_train
 
 LOOKED_AT = 100  # pictures whose size is read
@@ -88,9 +88,13 @@ def _from_weights(given: Mapping[str, Any], count: int) -> Chosen:
     from vitral.weights.pretrained import load_pretrained
 
     weights = str(given["init.weights"])
-    pretrained = load_pretrained(weights)
-    preprocess, config = pretrained.preprocess, pretrained.model.config
     mode = given.get("init.mode", "probe" if count < FEW else "gentle" if count < SOME else "full")
+    Init.read({"weights": weights, "mode": mode}, "init.")
+    size, channels = given.get("model.image_size"), given.get("model.channels")
+    pretrained = load_pretrained(weights, image_size=_pair(size), channels=channels)
+    if size is None:  # as its makers prepared pictures
+        pretrained = load_pretrained(weights, image_size=pretrained.preprocess.image_size, channels=channels)
+    preprocess, config = pretrained.preprocess, pretrained.model.config
     batch = 2 ** int(np.log2(np.clip(count // 4, 2, 64)))
     settings: dict[str, Any] = {
         "model": config.write() | {"classes": 0, "head": "linear"},
@@ -113,6 +117,10 @@ def _from_weights(given: Mapping[str, Any], count: int) -> Chosen:
     }
     why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
     return Chosen(recipe.changed(given), why)
+
+
+def _pair(size: Any) -> int | tuple[int, int] | None:
+    return tuple(size) if isinstance(size, list) else size
 
 
 # What goes with each way to start from weights; measured in docs/decisions/0011.
