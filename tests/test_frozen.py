@@ -1,14 +1,16 @@
 """Training that starts from weights: what is frozen stays as it was, to the bit, and is computed once."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from conftest import FIXTURES
-from vitral import RecipeError, Run, events, load_pretrained, train
+from vitral import RecipeError, Run, RunError, events, load_pretrained, train
 from vitral.recipe import Recipe
 from vitral.recipes.choose import choose
 from vitral.training.frozen import Kept
@@ -112,6 +114,55 @@ def test_a_run_from_weights_resumes_to_the_bit(pictures: Path, tmp_path: Path) -
     assert not same(whole, "blocks.0.attn.qkv.weight")  # it has thawed
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+def test_a_probe_from_a_run_of_our_own_keeps_all_but_the_head(pictures: Path, tmp_path: Path, optimizer: str) -> None:
+    """With a whitened stem, whose BatchNorms remember things too; stopped, resumed and averaged."""
+    first = choose(str(pictures), {"train.budget": "3steps", "train.baseline": False, "train.batch_size": 8}).recipe
+    before = train(first, out=tmp_path / "first")
+    assert first.model.stem.kind == "whitened"
+    given = {"init.weights": str(before.folder), "train.epochs": 2, "train.batch_size": 8, "train.baseline": False}
+    recipe = choose(str(pictures), given | {"train.ema": 0.9, "train.optimizer": optimizer}).recipe
+    whole = train(recipe, out=tmp_path / "whole")
+    happening = events(recipe, out=tmp_path / "stopped")
+    next(event for event in happening if getattr(event, "step", 0) == 3)
+    happening.close()
+    again = train(out=tmp_path / "stopped", resume=True)
+    start, state, resumed = (run.weights().model.state_dict() for run in (before, whole, again))
+    for name, tensor in state.items():
+        assert torch.equal(tensor, resumed[name])
+        assert name.startswith("head") or torch.equal(tensor, start[name])
+
+
+def test_other_weights_in_between_are_noticed(pictures: Path, tmp_path: Path) -> None:
+    shutil.copytree(WEIGHTS, tmp_path / "weights")
+    recipe = asked(pictures).changed({"init.weights": str(tmp_path / "weights")})
+    happening = events(recipe, out=tmp_path / "run")
+    next(event for event in happening if getattr(event, "step", 0) == 2)
+    happening.close()
+    path = tmp_path / "weights" / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {"norm.bias": tensors["norm.bias"] + 1}, path)
+    with pytest.raises(RunError, match="are not those that .* was begun with"):
+        train(out=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("settings", [{"model.image_size": 48}, {"model.image_size": [48, 32]}, {"model.channels": 1}])
+def test_another_size_or_grey_pictures(pictures: Path, settings: dict[str, object], tmp_path: Path) -> None:
+    given = {"init.weights": WEIGHTS, "train.budget": "2steps", "train.baseline": False}
+    run = train(choose(str(pictures), given | settings).recipe, out=tmp_path / "run")
+    config = run.weights().model.config
+    assert run.weights().preprocess.image_size == config.height_width
+    assert run.weights().preprocess.channels == config.channels
+
+
+def test_with_all_blocks_frozen_the_last_norm_still_learns(pictures: Path, tmp_path: Path) -> None:
+    run = train(
+        asked(pictures, init__mode="full", init__freeze=2, data__augment__crop=0.0, data__augment__flip="none"),
+        out=tmp_path / "run",
+    )
+    assert not same(run, "norm.weight") and same(run, "blocks.1.mlp.fc2.weight")
+
+
 def test_the_rates_are_told_part_by_part(pictures: Path) -> None:
     learner = prepared(asked(pictures, init__mode="gentle", train__optimizer__learning_rate=0.001)).learner
     parts = {part.name: part.rate for part in learner.optimizers.parts(learner.model)}
@@ -127,8 +178,14 @@ def test_the_rates_are_told_part_by_part(pictures: Path) -> None:
         ({"model.width": 64}, "model.width is 64, and"),
         ({"init.mode": "probe", "init.freeze": 1}, "init.mode probe freezes all blocks"),
         ({"init.weights": "none", "init.mode": "probe"}, "need init.weights"),
+        ({"init.views": 2}, "init.views is for frozen blocks"),
     ],
 )
 def test_what_cannot_be_is_told(pictures: Path, settings: dict[str, object], told: str) -> None:
     with pytest.raises(RecipeError, match=told):
         prepared(asked(pictures, init__mode="full").changed(settings))
+
+
+def test_a_misspelt_mode_is_told(pictures: Path) -> None:
+    with pytest.raises(RecipeError, match="init.mode"):
+        asked(pictures, init__mode="prob")

@@ -1,23 +1,21 @@
-"""The model: equal to the reference, and what is true of every ViT."""
+"""What is true of every ViT. (That it equals the references: test_pretrained.py.)"""
 
 # torch types what a ModuleList holds as Tensor or Module; here we look inside.
 # mypy: disable-error-code="union-attr, operator, index"
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from conftest import FIXTURES, TINY
+from conftest import TINY
 from vitral import DataError, RecipeError, ViT, ViTConfig, patchify, unpatchify
 from vitral.model import vit
 from vitral.model.config import Resample
@@ -27,57 +25,6 @@ from vitral.model.pools import POOLED_WIDTHS, POOLS
 from vitral.model.positions import BIASES, POSITIONS, RESAMPLE
 from vitral.model.stems import STEMS
 
-MODELS = [path.parent.name for path in sorted(FIXTURES.glob("*/model.safetensors"))]
-
-
-def about(name: str) -> dict[str, Any]:
-    return json.loads((FIXTURES / name / "about.json").read_text())
-
-
-def described(name: str) -> ViTConfig:
-    """What a fixture's about.json says of its model, in our words."""
-    told = about(name)
-    mlps = {"GELU (erf)": "gelu", "SiLU gate": "swiglu", "quick GELU: x * sigmoid(1.702 x)": "gelu-quick"}
-    tokens = "distilled" if told["distillation_token"] else "class" if told["class_token"] else "none"
-    after = str(told.get("final_norm")).startswith("after")
-    return ViTConfig.read(
-        {
-            **{key: told[key] for key in ("image_size", "patch_size", "channels", "width", "depth", "heads")},
-            "classes": told["num_classes"],
-            "tokens": {"kind": tokens, "registers": told["registers"]},
-            "positions": {
-                "kind": "learned",
-                "class_token": told["position_for_prefix_tokens"],
-                "resample": "dino" if "0.1" in told["position_resampling"] else "antialiased",
-            },
-            "stem": {"kind": "linear", "bias": told.get("patch_bias", True)},
-            "attention": {"kind": "softmax", "bias": told["qkv_bias"], "qk_norm": told["qk_norm"]},
-            "mlp": {"kind": mlps[told["activation"]], "ratio": told["mlp_size"] / told["width"]},
-            "blocks": {
-                "kind": "pre-norm",
-                "norm_eps": told["norm_eps"],
-                "first_norm": told["pre_norm"],
-                "layer_scale": 1e-5 if told["layer_scale"] else 0.0,
-            },
-            "pool": {"kind": "mean" if "avg" in told["pooling"] else "class", "norm": "after" if after else "before"},
-            "head": "linear" if told["num_classes"] else "none",
-        }
-    )
-
-
-def reference(name: str) -> ViT:
-    model = ViT(described(name))
-    model.load_state_dict(load_file(FIXTURES / name / "model.safetensors"))
-    return model.eval()
-
-
-SIZES = [
-    (name, (height, width))
-    for name in MODELS
-    for height, width in about(name)["sizes"]
-    if height % about(name)["patch_size"] == width % about(name)["patch_size"] == 0
-]
-
 
 def randomised(config: ViTConfig) -> ViT:
     """A model in which nothing is zero by its initialisation."""
@@ -86,38 +33,6 @@ def randomised(config: ViTConfig) -> ViT:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     return model
-
-
-@pytest.mark.parametrize("baked", [False, True], ids=["as it is", "at"])
-@pytest.mark.parametrize(("name", "size"), SIZES)
-@torch.no_grad()
-def test_outputs_equal_those_of_the_reference_at_every_size(name: str, size: tuple[int, int], baked: bool) -> None:
-    """Also when the position table has been made for the size once and for all."""
-    model, expected = reference(name), load_file(FIXTURES / name / "io.safetensors")
-    model = model.at(size) if baked else model
-    key = f"{size[0]}x{size[1]}"
-    images = expected[f"image_{key}"]
-    embedded = before_last = model.embed(images)
-    for block in model.blocks[:-1]:
-        before_last = block(before_last)
-    tokens = model.features(images)
-    last = model.blocks[-1]
-    ours = {
-        "embedded": embedded,
-        "attention": last.attn.map(last.norm1(before_last)),
-        "tokens": tokens,
-        "pooled": model.pool(tokens),
-        "logits": model(images),
-    }
-    if len(model.logits(tokens)) == 2:
-        ours["logits_class"], ours["logits_distillation"] = model.logits(tokens)
-    compared = [what for what in ours if f"{what}_{key}" in expected]
-    assert {"tokens", "pooled"} <= set(compared)
-    assert ("logits" in compared) == bool(model.config.classes)
-    largest = max(height * width for height, width in about(name)["sizes"])
-    assert "attention" in compared or size[0] * size[1] == largest  # left out there to save room
-    for what in compared:
-        torch.testing.assert_close(ours[what], expected[f"{what}_{key}"], rtol=0, atol=1e-5, msg=what)
 
 
 @pytest.mark.parametrize(

@@ -59,14 +59,12 @@ class Classifier:
         """From a run, its folder, a `model.safetensors` by itself, or anybody's weights (see `load_pretrained`)."""
         if isinstance(source, Run) or Run.is_run(source):
             run = source if isinstance(source, Run) else Run.load(source)
-            weights, folder = run.weights(), run.folder
-        else:
-            weights, folder = load_pretrained(source), Path(source).parent
+            return cls(run.weights(), Calibration.beside(run.folder, run.weights().model))
+        weights, path = load_pretrained(source), Path(source)
         if not weights.class_names:
-            raise WeightsError(
-                f"{source} has no classes, so there is nothing to answer with: give it some by training."
-            )
-        return cls(weights, Calibration.beside(folder, weights.model))
+            raise WeightsError(f"{source} has no classes, so there is nothing to answer with. Train it: it gets some.")
+        folder = path if path.is_dir() else path.parent
+        return cls(weights, Calibration.beside(folder, weights.model) if weights.loaded is None else None)
 
     @overload
     def predict(self, pictures: Picture) -> Prediction: ...  # type: ignore[overload-overlap]  # a str is a Sequence

@@ -121,6 +121,8 @@ class Init(Settings):
             raise ValueError("init.mode and init.freeze need init.weights: a new model has nothing to keep.")
         if self.thaw and not self.freeze:
             raise ValueError("init.thaw needs init.freeze: nothing is frozen.")
+        if self.views and not (self.freeze or self.mode == "probe"):
+            raise ValueError("init.views is for frozen blocks, and none is: set init.freeze or init.mode=probe.")
         if self.mode == "probe" and self.freeze:
             raise ValueError("init.mode probe freezes all blocks: leave init.freeze out.")
         return self

@@ -99,6 +99,7 @@ class Record(Told):
     machine: Machine
     choices: Choices
     data: DataIdentity
+    start: str | None = None  # a digest of the weights that it started from, where these were somebody's
     planned: int = 0
     corrected_at: int = 0
     steps: int = 0

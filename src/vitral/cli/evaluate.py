@@ -12,6 +12,8 @@ from vitral.cli.terminal import console, printable
 
 if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
+    from vitral.evaluation.suspects import OutOfFold
+    from vitral.run import Run
 
 
 @click.command()
@@ -41,36 +43,20 @@ def command(run: Path, data: str | None, suspects: bool, mirrored: bool, as_json
 
 
 def _suspects(folder: Path) -> None:
-    """Train a few times without some of the pictures, and tell which labels that speaks against."""
-    from rich.progress import Progress
-
+    """Ask models that have not learnt from a picture about it, and tell which labels that speaks against."""
     from vitral.evaluation.suspects import suspects, write_suspects
     from vitral.run import Run
-    from vitral.training.folds import OutOfFold, out_of_fold
 
     run = Run.load(folder)
     run.check_writable()
-    steps = max(1, run.record.steps // 2)
-    result: OutOfFold | None = None
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("opening pictures", total=None)
-        for told in out_of_fold(run.recipe, steps, sha256=run.record.data.sha256):
-            if isinstance(told, OutOfFold):
-                result = told
-                continue
-            if (told.fold, told.step) == (1, 1):
-                taken = f"{steps:,} step{'s' if steps > 1 else ''}"
-                console.print(f"Training {told.folds} times, each time without another part of the pictures; {taken}.")
-            done = (told.fold - 1) * steps + told.step
-            bar.update(task, completed=done, total=told.folds * steps, description=f"training {told.fold}/{told.folds}")
-    assert result is not None
-    found = suspects(result.pack, result.numbers, result.probabilities)
+    asked = _by_training(run) if run.recipe.init.weights == "none" else _by_probes(run)
+    found = suspects(asked)
     with run.writing():
-        write_suspects(found, result.pack, run.folder)
-    console.print(f"{len(found):,} of {len(result.numbers):,} labels are doubtful.", style="bold")
+        write_suspects(found, asked.pack, run.folder)
+    console.print(f"{len(found):,} of {len(asked.numbers):,} labels are doubtful.", style="bold")
     console.print(
-        f"These trainings were right for {result.accuracy:.1%} of the pictures that they had not seen"
-        + ("." if result.accuracy > 0.9 else ": so weak a model accuses many labels that are right."),
+        f"Who doubts them is right for {asked.accuracy:.1%} of the pictures that it had not seen"
+        + ("." if asked.accuracy > 0.9 else ": so weak a model accuses many labels that are right."),
         soft_wrap=True,
     )
     for one in found[:10]:
@@ -80,6 +66,38 @@ def _suspects(folder: Path) -> None:
         )
     if found:
         console.print(f"Look at {run.folder}/: suspects.png, suspects.csv", soft_wrap=True)
+
+
+def _by_training(run: "Run") -> "OutOfFold":
+    """Short trainings of the run's recipe."""
+    from rich.progress import Progress
+
+    from vitral.evaluation.suspects import OutOfFold
+    from vitral.training.folds import out_of_fold
+
+    steps = max(1, run.record.steps // 2)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("opening pictures", total=None)
+        for told in out_of_fold(run.recipe, steps, sha256=run.record.data.sha256):
+            if isinstance(told, OutOfFold):
+                return told
+            if (told.fold, told.step) == (1, 1):
+                taken = f"{steps:,} step{'s' if steps > 1 else ''}"
+                console.print(f"Training {told.folds} times, each time without another part of the pictures; {taken}.")
+            done = (told.fold - 1) * steps + told.step
+            bar.update(task, completed=done, total=told.folds * steps, description=f"training {told.fold}/{told.folds}")
+    raise AssertionError  # it ends with the answers
+
+
+def _by_probes(run: "Run") -> "OutOfFold":
+    """Where the run started from somebody's weights, linear probes on what these see: in a minute."""
+    from vitral.cli.embed import progress
+    from vitral.evaluation.probe import out_of_fold
+
+    weights = run.recipe.init.weights
+    console.print(f"Asking linear probes on {weights}, each without another part of the pictures.", soft_wrap=True)
+    with progress() as tell:
+        return out_of_fold(weights, run.recipe.data, tell=tell)
 
 
 def _more(evaluation: "Evaluation") -> Iterator[str]:

@@ -42,8 +42,8 @@ def command(
     """Say what a PICTURE shows, or all pictures of a FOLDER.
 
     RUN is a run folder, or weights: a model.safetensors, a folder of another library's, hf:org/model. A picture of any
-    format and size passes through the preprocessing that
-    is stored with the weights. In a folder, a file that cannot be read is named, and the others are answered.
+    format and size passes through the preprocessing that is stored with the weights. In a folder, a file that cannot be
+    read is named, and the others are answered.
     """
     from vitral.classifier import Classifier
 

@@ -66,7 +66,7 @@ def convert(source: Source, to: str, out: str | Path | None = None) -> Path:
     """
     if to not in WRITERS:
         raise WeightsError(f"There is no way to write weights for {to}. There are: {', '.join(WRITERS)}.")
-    folder = Path(out) if out is not None else _beside(source, to)
+    folder = (Path(out) if out is not None else _beside(source, to)).absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WeightsError(f"{folder} is not empty, and nothing is overwritten. Choose another place with --out.")
     weights, run, temperature = _opened(source)

@@ -23,12 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitral.data.config import Data
+from vitral.data.folds import parts
 from vitral.data.pack import Pack
 from vitral.data.sources import Index
 from vitral.errors import DataError, RunError
 from vitral.evaluation.embed import Tell, identity, looked_at, opened, silent
 from vitral.evaluation.metrics import Figure, share
 from vitral.evaluation.paired import Paired, paired
+from vitral.evaluation.suspects import OutOfFold
 from vitral.files import write_whole
 from vitral.run import last_name
 from vitral.settings import FORMAT
@@ -103,7 +105,7 @@ class Probed:
 
     def others(self, folder: Path) -> list["Probed"]:
         """The probes of other weights on the same pictures that are in `folder`, the best first."""
-        found = [Probed.load(path) for path in sorted(folder.glob("*.json")) if path.stem != self.weights]
+        found = [one for path in sorted(folder.glob("*.json")) if path.stem != self.weights and (one := _if_read(path))]
         same = [one for one in found if one.pictures_sha256 == self.pictures_sha256]
         return sorted(same, key=lambda one: -one.linear.right)
 
@@ -114,6 +116,14 @@ class Probed:
         for place, sample in enumerate(wrong):
             ours[place], theirs[place] = sample not in self.linear.wrong, sample not in other.linear.wrong
         return paired(other.weights, self.weights, theirs, ours)
+
+
+def _if_read(path: Path) -> Probed | None:
+    """None: some other file."""
+    try:
+        return Probed.load(path)
+    except RunError:
+        return None
 
 
 def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent) -> Probed:
@@ -150,6 +160,22 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
         seconds=time.perf_counter() - started_at,
         notes=(*index.notes, *packed.notes),
     )
+
+
+def out_of_fold(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent) -> OutOfFold:
+    """What linear probes say of pictures that they have not learnt from, for all pictures of a source."""
+    pretrained, packed = opened(weights, source, tell)
+    part_of = parts(packed, FOLDS)
+    numbers = np.flatnonzero(part_of >= 0)
+    seen = next(iter(_features(pretrained, packed, numbers, tell).values()))
+    labels, held_in = packed.index.labels[numbers], part_of[numbers]
+    probabilities = np.zeros((len(numbers), len(packed.index.class_names)))
+    for fold in range(int(held_in.max()) + 1):
+        learn, held = held_in != fold, held_in == fold
+        classes, found = _regression(seen[learn], labels[learn], seen[held], 1.0)
+        probabilities[np.ix_(held, classes)] = found
+        tell("learning", fold + 1, int(held_in.max()) + 1)
+    return OutOfFold(packed, numbers, probabilities)
 
 
 def name_of(weights: str | Path) -> str:

@@ -15,6 +15,25 @@ SHOWN = 64  # on the sheet
 
 
 @dataclass(frozen=True)
+class OutOfFold:
+    """What models say of pictures that they have not learnt from."""
+
+    pack: Pack
+    numbers: NDArray[np.int64]  # (n,) of the pictures that can be read
+    probabilities: NDArray[np.float64]  # (n, classes)
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(n,), as they are."""
+        return self.pack.index.labels[self.numbers]
+
+    @property
+    def accuracy(self) -> float:
+        """How often they were right, by those labels."""
+        return float(np.mean(self.probabilities.argmax(axis=1) == self.labels))
+
+
+@dataclass(frozen=True)
 class Suspect:
     """A picture, and what speaks against its label."""
 
@@ -32,13 +51,14 @@ class Suspect:
         return self.suggested_probability - self.label_probability
 
 
-def suspects(pack: Pack, numbers: NDArray[np.int64], probabilities: NDArray[np.float64]) -> list[Suspect]:
-    """The most doubtful first. `probabilities`, (n, classes), are of a model that has not learnt from those pictures.
+def suspects(asked: OutOfFold) -> list[Suspect]:
+    """The most doubtful first.
 
     A picture is suspect where another class is at least as probable as that class is for its own pictures, on average
     (confident learning: Northcutt et al. 2021): so a model that is unsure of a class does not accuse in its name.
     """
-    labels, names = pack.index.labels[numbers], pack.index.class_names
+    pack, numbers, probabilities = asked.pack, asked.numbers, asked.probabilities
+    labels, names = asked.labels, pack.index.class_names
     own = np.array([probabilities[labels == label, label].mean() for label in range(len(names))])
     rows = np.arange(len(labels))
     above = np.where(probabilities >= own, probabilities, 0.0)  # (n, classes)

@@ -15,7 +15,7 @@ from vitral.data.config import Augment
 from vitral.data.decode import describe
 from vitral.data.sources import Index, open_source
 from vitral.errors import DataError
-from vitral.recipe import Recipe
+from vitral.recipe import Init, Recipe
 from vitral.recipes.quick import quick_model, quick_train
 
 LOOKED_AT = 100  # pictures whose size is read
@@ -61,6 +61,12 @@ def choose(source: str, settings: Mapping[str, Any] | None = None) -> Chosen:
         f"{count:,} pictures to learn from: {batch} a step.": "train.batch_size",
         f"For so many, {budget} (train.budget).": ("train.budget", "train.epochs"),
     }
+    if min(height, width) >= PHOTOGRAPH and count < FEW:
+        for backbone in _at_hand():
+            reasons[
+                f"The weights {backbone} are here: with init.weights={backbone} only a new head learns, which on 225 "
+                f"photographs of food had 96 % right and not 75. `vitral probe {backbone} {source}` tells in a minute."
+            ] = "init.weights"
     why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
     return Chosen(chosen.changed(given), why)
 
@@ -68,14 +74,27 @@ def choose(source: str, settings: Mapping[str, Any] | None = None) -> Chosen:
 FEW, SOME = 2_000, 20_000  # pictures to learn from
 
 
+def _at_hand() -> list[str]:
+    """A backbone in the data directory, if there is one: the smallest."""
+    from vitral.data.sources.named import data_directory
+
+    folder = data_directory("auto") / "weights"
+    files = sorted(folder.glob("vit*/model.safetensors"), key=lambda path: path.stat().st_size)
+    return [path.parent.name for path in files[:1]]
+
+
 def _from_weights(given: Mapping[str, Any], count: int) -> Chosen:
     """The model is the one that the weights are of, and sees pictures as it did before."""
     from vitral.weights.pretrained import load_pretrained
 
     weights = str(given["init.weights"])
-    pretrained = load_pretrained(weights)
-    preprocess, config = pretrained.preprocess, pretrained.model.config
     mode = given.get("init.mode", "probe" if count < FEW else "gentle" if count < SOME else "full")
+    Init.read({"weights": weights, "mode": mode}, "init.")
+    size, channels = given.get("model.image_size"), given.get("model.channels")
+    pretrained = load_pretrained(weights, image_size=_pair(size), channels=channels)
+    if size is None:  # as its makers prepared pictures
+        pretrained = load_pretrained(weights, image_size=pretrained.preprocess.image_size, channels=channels)
+    preprocess, config = pretrained.preprocess, pretrained.model.config
     batch = 2 ** int(np.log2(np.clip(count // 4, 2, 64)))
     settings: dict[str, Any] = {
         "model": config.write() | {"classes": 0, "head": "linear"},
@@ -98,6 +117,10 @@ def _from_weights(given: Mapping[str, Any], count: int) -> Chosen:
     }
     why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
     return Chosen(recipe.changed(given), why)
+
+
+def _pair(size: Any) -> int | tuple[int, int] | None:
+    return tuple(size) if isinstance(size, list) else size
 
 
 # What goes with each way to start from weights; measured in docs/decisions/0011.

@@ -1,16 +1,15 @@
 """What a model says of pictures that it has not learnt from, for all pictures of a set: some short trainings, each of
 which leaves out another part."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from vitral.data.pack import Pack
+from vitral.data.folds import parts
 from vitral.errors import DataError
 from vitral.evaluation.answers import answers
+from vitral.evaluation.suspects import OutOfFold
 from vitral.recipe import Recipe
 from vitral.training.preparation import Plan, prepared
 from vitral.training.schedules import learning_rate_share
@@ -26,20 +25,6 @@ class FoldStep:
     steps: int
 
 
-@dataclass(frozen=True)
-class OutOfFold:
-    """The answers, in the order of the pack's pictures."""
-
-    pack: Pack
-    numbers: NDArray[np.int64]  # (n,) of the pictures that can be read
-    probabilities: NDArray[np.float64]  # (n, classes)
-
-    @property
-    def accuracy(self) -> float:
-        """How often they were right, by the labels as they are."""
-        return float(np.mean(self.probabilities.argmax(axis=1) == self.pack.index.labels[self.numbers]))
-
-
 def out_of_fold(recipe: Recipe, steps: int, folds: int = 5, sha256: str = "") -> Iterator[FoldStep | OutOfFold]:
     """Train `folds` times for so many steps as the recipe asks, each time without another share of all pictures.
 
@@ -52,12 +37,12 @@ def out_of_fold(recipe: Recipe, steps: int, folds: int = 5, sha256: str = "") ->
             f"The pictures of {recipe.data.source} are not those that it was trained with: they, their labels or their "
             "split have changed."
         )
-    parts = _parts(plan.pack, folds)
-    folds = int(parts.max()) + 1
-    numbers = np.flatnonzero(parts >= 0)
-    probabilities = np.zeros((len(parts), len(plan.pack.index.class_names)))
+    part_of = parts(plan.pack, folds)
+    folds = int(part_of.max()) + 1
+    numbers = np.flatnonzero(part_of >= 0)
+    probabilities = np.zeros((len(part_of), len(plan.pack.index.class_names)))
     for fold in range(folds):
-        splits = np.where(parts == fold, "validation", "train")
+        splits = np.where(part_of == fold, "validation", "train")
         held_out = prepared(recipe, splits)
         for step in _trained(held_out, steps):
             yield FoldStep(fold + 1, folds, step, steps)
@@ -82,30 +67,3 @@ def _trained(plan: Plan, steps: int) -> Iterator[int]:
             break
     stream.close()
     learner.settle(plan.batches, after=steps)
-
-
-def _parts(pack: Pack, folds: int) -> NDArray[np.int64]:
-    """(samples,) the part that each picture is in, from 0, about the same share of every class; −1: it cannot be read.
-
-    Pictures of one group are in one part. Small sets have fewer parts.
-    """
-    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
-
-    index = pack.index
-    readable = np.array([n for n in range(len(index.samples)) if n not in pack.left_out], dtype=np.int64)
-    labels = index.labels[readable]
-    counts = np.bincount(labels, minlength=len(index.class_names))
-    if counts.min() < 2:
-        name = index.class_names[int(counts.argmin())]
-        raise DataError(f"{name} has {counts.min()} pictures: to doubt a label, a class needs two at least.")
-    groups = None if index.groups is None else np.array(index.groups)[readable]
-    kind = StratifiedKFold if groups is None else StratifiedGroupKFold
-    units = int(counts.max()) if groups is None else len(np.unique(groups))
-    if units < 2:
-        raise DataError(f"All pictures of {index.source} are in one group: none can be left out.")
-    parts = np.full(len(index.samples), -1)
-    with warnings.catch_warnings(action="ignore"):  # that a class has fewer pictures than there are parts
-        split = kind(min(folds, units), shuffle=True, random_state=0).split(readable, labels, groups)
-        for part, (_, held_out) in enumerate(split):
-            parts[readable[held_out]] = part
-    return parts

@@ -39,6 +39,7 @@ class Kept(Batches):
     rows: NDArray[np.int64]  # (samples,) where a sample is among the training pictures
     validation: Tensor  # (validation pictures, …)
     blocks: int
+    seen: bool  # whether they are what the classifiers see, and no longer tokens
 
     def _batch(self, samples: NDArray[np.int64], copies: NDArray[np.int64], epoch: int) -> Batch:
         labels = torch.from_numpy(self.pack.index.labels[samples])
@@ -47,13 +48,14 @@ class Kept(Batches):
 
     def forward(self, model: ViT, tokens: Tensor) -> Tensor:  # → (B, classes)
         """The rest of the model."""
-        if self.blocks == model.config.depth:  # they are what the classifiers see: (B, classifiers, F)
+        if self.seen:  # (B, classifiers, F)
             seen = zip(model.config.classifiers, tokens.unbind(1), strict=True)
             return torch.stack([getattr(model, name)(model.pre_logits(view)) for name, view in seen]).mean(dim=0)
         for block in model.blocks[self.blocks : -1]:
             tokens = block(tokens)
-        tokens = model.norm(model.blocks[-1](tokens, model.config.tokens_seen))
-        return torch.stack(model.logits(tokens)).mean(dim=0)
+        if self.blocks < model.config.depth:
+            tokens = model.blocks[-1](tokens, model.config.tokens_seen)
+        return torch.stack(model.logits(model.norm(tokens))).mean(dim=0)
 
     @torch.no_grad()
     def validated(self, model: ViT) -> Answers:
@@ -71,11 +73,12 @@ def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Kept | No
     plain = train.regularise == type(train.regularise)() and recipe.data.sampling == "all"
     if not (blocks and same and still and plain) or recipe.init.thaw:
         return None
-    down, across = model.config.grid
-    size = model.config.width * 4 * (1 if blocks == model.config.depth else down * across + model.config.extra)
-    if size * len(batches.samples) * max(1, views) > MOST:
+    (down, across), seen = model.config.grid, recipe.init.mode == "probe"
+    size = model.config.width * 4 * (1 if seen else down * across + model.config.extra)
+    count = len(batches.samples) * max(1, views) + len(batches.pack.of("validation"))
+    if size * count > MOST:
         return None
-    train_tokens = [_tokens(model, blocks, _view(batches, epoch)) for epoch in range(max(1, views))]
+    train_tokens = [_tokens(model, blocks, seen, _view(batches, epoch)) for epoch in range(max(1, views))]
     validation = in_order(batches.pack, batches.pack.of("validation"), batches.preprocess, EACH)
     rows = np.zeros(len(batches.pack.index.samples), np.int64)
     rows[batches.samples] = np.arange(len(batches.samples))
@@ -84,8 +87,9 @@ def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Kept | No
         **asked | {"workers": 0},
         tokens=torch.stack(train_tokens),
         rows=rows,
-        validation=_tokens(model, blocks, (batch.images for batch in validation)),
+        validation=_tokens(model, blocks, seen, (batch.images for batch in validation)),
         blocks=blocks,
+        seen=seen,
     )
 
 
@@ -97,7 +101,7 @@ def _view(batches: Batches, epoch: int) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _tokens(model: ViT, blocks: int, images: Iterable[Tensor]) -> Tensor:
+def _tokens(model: ViT, blocks: int, seen: bool, images: Iterable[Tensor]) -> Tensor:
     """What `forward` goes on from."""
     found = []
     model.eval()
@@ -105,7 +109,7 @@ def _tokens(model: ViT, blocks: int, images: Iterable[Tensor]) -> Tensor:
         tokens = model.embed(some.to(next(model.parameters())))
         for block in model.blocks[:blocks]:
             tokens = block(tokens)
-        if blocks == model.config.depth:
+        if seen:
             tokens = torch.stack(model.views(model.norm(tokens)), dim=1)
         found.append(tokens)
     model.train()

@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 from torch.nn.utils import clip_grad_norm_
 
@@ -64,6 +64,8 @@ class Learner:
         `progress`, 0 to 1, says how far the training is: at first it may look at fewer patches or smaller pictures.
         """
         self._thaw(progress)
+        if not _learns(self.model.patch_embed):
+            self.model.patch_embed.eval()  # what a BatchNorm remembers stays as it is, too
         self.buffers = [buffer.clone() for buffer in self.model.buffers()]  # as they were: see `forget`
         count, parts = len(batch.labels), self.train.accumulate
         loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
@@ -98,7 +100,7 @@ class Learner:
         """Measure what BatchNorms remember anew, for the weights of the result: after few steps, or with averaged
         weights, it is not what these weights make of the pictures."""
         stem = self.average.model.patch_embed
-        if isinstance(stem, Whitened):
+        if isinstance(stem, Whitened) and _learns(stem):
             stream = batches.starting_at(after + 1)
             stem.settle(batch.images.to(self.device) for _, batch in islice(stream, SETTLING))
             stream.close()
@@ -169,6 +171,10 @@ class Learner:
         drawn = uniform(self.train.seed, "patches", epoch=step, samples=samples, draws=down * across)
         chosen = np.sort(np.argsort(drawn, axis=1)[:, : max(1, round(share * down * across))], axis=1)
         return torch.from_numpy(chosen).to(self.device)
+
+
+def _learns(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _share(course: Course, progress: float) -> float:

@@ -110,9 +110,8 @@ def _muon(model: ViT, asked: Muon, share: dict[int, float], everything: list[nn.
     three_in_one = [module.qkv.weight for module in model.modules() if isinstance(module, Attention)]
     muon = _groups(matrices, matrices, share, asked.learning_rate, asked.weight_decay)
     adamw = _groups(others, layer_weights(model), share, asked.adamw_learning_rate, asked.adamw_weight_decay)
-    return Optimizers(
-        MuonOptimizer(muon, three_in_one, asked.momentum), torch.optim.AdamW(adamw, betas=asked.adamw_betas, fused=True)
-    )
+    rest = torch.optim.AdamW(adamw, betas=asked.adamw_betas, fused=True)
+    return Optimizers(MuonOptimizer(muon, three_in_one, asked.momentum), rest) if muon else Optimizers(rest)
 
 
 def layer_weights(module: nn.Module) -> list[Tensor]:
@@ -174,6 +173,8 @@ class MuonOptimizer(torch.optim.Optimizer):
         """Matrices and their updates, put together by shape."""
         alike = defaultdict[torch.Size, tuple[list[Tensor], list[Tensor]]](lambda: ([], []))
         for parameter in group["params"]:
+            if parameter.grad is None:  # still frozen
+                continue
             momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
             momentum.lerp_(parameter.grad, 1 - group["momentum"])
             update = parameter.grad.lerp(momentum, group["momentum"])  # Nesterov: a look ahead

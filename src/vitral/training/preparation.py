@@ -1,5 +1,6 @@
 """From a recipe to all that the loop needs: pictures opened, model built, everything chosen before the first step."""
 
+import hashlib
 import os
 import platform
 from collections.abc import Generator
@@ -37,6 +38,7 @@ class Plan:
     validates: bool  # whether there are validation pictures
     learner: Learner
     steps: int  # by epochs or by budget; a budget of time is measured later
+    start: str | None = None  # a digest of the weights that it starts from, where these are somebody's
 
     def record(self, started_at: datetime, choices: Choices) -> Record:
         """What run.json says at the start."""
@@ -52,6 +54,7 @@ class Plan:
                 torch=torch.__version__,
             ),
             choices=choices,
+            start=self.start,
             data=DataIdentity(
                 source=self.pack.index.source,
                 sha256=self.pack.sha256,
@@ -105,7 +108,13 @@ def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator
         validates=_validates(recipe, packed),
         learner=Learner(model, recipe.train, weights, recipe.init, held.forward if held else None),
         steps=steps,
+        start=_digest(model) if recipe.init.weights != "none" else None,
     )
+
+
+def _digest(model: ViT) -> str:
+    tensors = (tensor.detach().float().cpu().contiguous() for tensor in model.state_dict().values())
+    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
 
 
 def _take(model: ViT, init: Init, class_names: tuple[str, ...]) -> None:
@@ -114,7 +123,7 @@ def _take(model: ViT, init: Init, class_names: tuple[str, ...]) -> None:
     found = load_pretrained(
         init.weights, classes=class_names, image_size=config.height_width, channels=config.channels
     ).model
-    ours, theirs = (one.write() for one in (config, found.config))
+    ours, theirs = (one.write() | {"image_size": one.height_width} for one in (config, found.config))
     if other := [name for name in ours if ours[name] != theirs[name]]:
         name = other[0]
         raise RecipeError(

@@ -112,6 +112,11 @@ class Sitting:
                 f"The pictures of {recipe.data.source} are not those that {earlier.folder} was begun with: they, their "
                 "labels or their split have changed. Bring them back, or begin anew."
             )
+        if before.start != record.start:
+            raise RunError(
+                f"The weights of {recipe.init.weights} are not those that {earlier.folder} was begun with. Bring them "
+                "back, or begin anew."
+            )
         notes = _other_conditions(before, record)
         progress = Progress()
         if found := read_checkpoint(earlier.checkpoints):

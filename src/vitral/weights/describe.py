@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import isqrt
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from vitral.errors import RecipeError, WeightsError
@@ -14,6 +15,8 @@ from vitral.model.config import Resample, ViTConfig
 from vitral.weights.names import Family, Tensors
 from vitral.weights.stored import Stored
 
+TIMM_GELUS = {"gelu": "gelu", "quick_gelu": "gelu-quick", "gelu_tanh": "gelu-tanh"}
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # of widths that are not 64 a head: so400m, H, g, G
 GELUS = {"gelu": "gelu", "quick_gelu": "gelu-quick", "gelu_pytorch_tanh": "gelu-tanh", "gelu_new": "gelu-tanh"}
 
 
@@ -46,20 +49,26 @@ def facts_of(stored: Stored) -> Facts:
     """From config.json and about.json."""
     config, about = stored.config, stored.about
     try:
-        return _of_config(config).then(_of_about(about))
+        return _of_config(config).then(_of_about(about)).then(_of_shapes(stored))
     except (TypeError, ValueError, AttributeError) as error:
         raise WeightsError(f"What stands beside {stored.where} cannot be read ({error}).") from None
 
 
 def _of_config(config: Mapping[str, Any]) -> Facts:
     if pretrained := config.get("pretrained_cfg"):  # timm
-        pools = {"token": "class", "avg": "mean"}
+        pools = {"token": "class", "avg": "mean", "": None}
+        if config.get("global_pool", "token") not in pools:
+            raise WeightsError(f"config.json asks for {config['global_pool']} as global_pool, which ours has not.")
         return told(
             "config.json",
             image_size=_size(pretrained.get("input_size", (0, None))[1:]),
-            pool=pools.get(config.get("global_pool", "token")),
+            pool=pools[config.get("global_pool") or "token"],
+            heads=(arguments := config.get("model_args") or {}).get("num_heads"),
+            mlp=TIMM_GELUS[arguments["act_layer"]] if "act_layer" in arguments else None,
             class_names=_names(config.get("label_names")),
         )
+    if config.get("pooler_act", "tanh") != "tanh":
+        raise WeightsError(f"config.json asks for {config['pooler_act']} in its pooler, and ours has tanh.")
     labels = config.get("id2label")
     act = config.get("hidden_act")
     if act is not None and act not in GELUS:
@@ -72,6 +81,12 @@ def _of_config(config: Mapping[str, Any]) -> Facts:
         mlp=GELUS[act] if act else None,
         class_names=_names([labels[key] for key in sorted(labels, key=int)]) if labels else None,
     )
+
+
+def _of_shapes(stored: Stored) -> Facts:
+    """Google keeps the heads apart: (width, heads, width / heads)."""
+    kernels = [tensor for name, tensor in stored.tensors.items() if name.endswith("query/kernel") and tensor.ndim == 3]
+    return told("their shapes", heads=kernels[0].shape[1]) if kernels else Facts()
 
 
 def _of_about(about: Mapping[str, Any]) -> Facts:
@@ -100,6 +115,7 @@ def _names(value: Any) -> tuple[str, ...] | None:
 
 def describe(tensors: Tensors, family: Family, facts: Facts) -> tuple[ViTConfig, Facts]:
     """The config, and the facts with what is usual where nobody told."""
+    _distilled_as_register(tensors)
     patch = _needed(tensors, "patch_embed.proj.weight")
     if patch.ndim != 4 or patch.shape[2] != patch.shape[3]:
         raise WeightsError(f"patch_embed.proj.weight is {_shape(patch)}: patches should be squares, (D, C, P, P).")
@@ -115,7 +131,7 @@ def describe(tensors: Tensors, family: Family, facts: Facts) -> tuple[ViTConfig,
     grid, placed = _grid(tensors, facts.image_size, P, read_out, registers)
     usual = told(
         f"as is usual for {family.name}",
-        heads=max(1, width // 64),
+        heads=HEADS.get(width, max(1, width // 64)),
         norm_eps=family.norm_eps,
         resample=family.resample,
         mlp="gelu",
@@ -165,6 +181,15 @@ def describe(tensors: Tensors, family: Family, facts: Facts) -> tuple[ViTConfig,
     except RecipeError as error:
         raise WeightsError(f"The tensors describe a model that cannot be. {error}") from None
     return config, facts
+
+
+def _distilled_as_register(tensors: Tensors) -> None:
+    """A distillation token without a head of its own is read by nobody: a register, that has its place in itself."""
+    if "dist_token" not in tensors or "head_dist.weight" in tensors or "head.weight" not in tensors:
+        return
+    table = _needed(tensors, "pos_embed")
+    tensors["reg_token"] = tensors.pop("dist_token") + table[:, 1:2]
+    tensors["pos_embed"] = torch.cat([table[:, :1], table[:, 2:]], dim=1)
 
 
 def _norm(tensors: Tensors) -> str:

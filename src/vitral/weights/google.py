@@ -82,5 +82,5 @@ NAMES = (
     Name("head/bias", "head.bias"),
 )
 
-GOOGLE = Family("Google", NAMES, r"embedding/kernel$", r"(?:opt/target/|params/)")
+GOOGLE = Family("Google", NAMES, r"embedding/kernel$", r"(?:opt/target/|params/)", half=True)
 FAMILIES = (GOOGLE,)

@@ -54,13 +54,18 @@ DINO = (
     Name("encoder.layer.{n}.mlp.weights_in.{p}", "blocks.{n}.mlp.fc1.{p}"),  # its SwiGLU
     Name("encoder.layer.{n}.mlp.weights_out.{p}", "blocks.{n}.mlp.fc2.{p}"),
     Name("classifier.{p}", "head.{p}"),
+    # as transformers 5 has them in memory:
+    Name("encoder.layer.{n}.attention.q_proj.{p}", "blocks.{n}.attn.q.{p}"),
+    Name("encoder.layer.{n}.attention.k_proj.{p}", "blocks.{n}.attn.k.{p}"),
+    Name("encoder.layer.{n}.attention.v_proj.{p}", "blocks.{n}.attn.v.{p}"),
+    Name("encoder.layer.{n}.attention.o_proj.{p}", "blocks.{n}.attn.proj.{p}"),
 )
 PREFIX = r"(?:vit|deit|dinov2|dinov2_with_registers|ijepa)\."
 MARK = r"embeddings\.patch_embeddings\.projection\.weight$"
 
 REGISTERS = Family("Hugging Face DINOv2 with registers", DINO, r"embeddings\.register_tokens$", PREFIX)
 DINOV2 = Family("Hugging Face DINOv2", DINO, r"layer_scale1\.lambda1$", PREFIX, resample="bicubic")
-OTHERS = Family("Hugging Face ViT", VIT, MARK, PREFIX, norm_eps=1e-12, resample="bicubic")
+OTHERS = Family("Hugging Face ViT", VIT, MARK, PREFIX, norm_eps=1e-12, resample="bicubic", half=True)
 FAMILIES = (REGISTERS, DINOV2, OTHERS)
 
 # What is written, by model_type: the class, what it can hold beside what every ViT can, and its names.

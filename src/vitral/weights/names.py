@@ -47,6 +47,7 @@ class Family:
     prefix: str = ""  # a pattern of what may stand before all names
     norm_eps: float = 1e-6
     resample: Resample = "antialiased"
+    half: bool = False  # whether pixels are brought to −1 … 1 (mean and std 0.5), and not to ImageNet's mean and std
 
 
 def renamed(tensors: Mapping[str, Tensor], family: Family) -> tuple[Tensors, list[str]]:
@@ -57,7 +58,10 @@ def renamed(tensors: Mapping[str, Tensor], family: Family) -> tuple[Tensors, lis
         bare = re.sub(f"^(?:{family.prefix})", "", name) if family.prefix else name
         for row in family.table:
             if match := row.patterns[0].fullmatch(bare):
-                ours[row.ours.format(**match.groupdict())] = row.read(tensor) if row.read else tensor
+                here = row.ours.format(**match.groupdict())
+                if here in ours:
+                    raise WeightsError(f"{here} is there twice, once as {name}: the file holds more than one model.")
+                ours[here] = row.read(tensor) if row.read else tensor
                 break
         else:
             left_over.append(name)

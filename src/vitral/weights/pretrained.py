@@ -1,5 +1,6 @@
 """Anybody's weights become a model: `load_pretrained`."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from vitral.weights.stored import Stored, of_module, read_stored
 
 FAMILIES = (*huggingface.FAMILIES, *torchvision.FAMILIES, *google.FAMILIES, *timm.FAMILIES)
 ENOUGH = 0.95  # of the trunk's numbers, below which the file is not what it seems to be
+HALF = ((0.5,), (0.5,))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and std
 
 
@@ -68,6 +70,8 @@ def load_pretrained(
     >>> pretrained.model.config.classes  # doctest: +SKIP
     2
     """
+    if isinstance(source, ViT):
+        raise WeightsError("This is a ViT of Vitral already: there is nothing to load.")
     stored = _stored(source)
     if "vitral" in stored.metadata:
         own = read_weights(_own_file(Path(stored.where)))
@@ -82,7 +86,7 @@ def load_pretrained(
     if image_size is not None:
         pretrained = _at_size(pretrained, _pair(image_size))
     if classes is not None:
-        names = tuple(map(str, range(classes))) if isinstance(classes, int) else tuple(classes)
+        names = _numbered(classes) if isinstance(classes, int) else tuple(classes)
         pretrained = _with_classes(pretrained, names)
     return pretrained
 
@@ -119,11 +123,15 @@ def from_hub(name: str) -> Path:
 
 def _translated(stored: Stored, facts: Facts) -> Pretrained:
     family = _family(stored)
-    tensors, left_over = renamed(_numbers(stored), family)
     try:
+        tensors, left_over = renamed(_numbers(stored), family)
         config, facts = describe(tensors, family, facts)
     except WeightsError as error:
         raise WeightsError(f"{stored.where} looks like weights of {family.name}, but cannot be used. {error}") from None
+    except (IndexError, RuntimeError, ValueError) as error:
+        raise WeightsError(
+            f"{stored.where} has tensors of shapes that no ViT of {family.name} has ({error})."
+        ) from None
     with torch.device("meta"):
         model = ViT(config)
     expected = model.state_dict()
@@ -139,11 +147,15 @@ def _translated(stored: Stored, facts: Facts) -> Pretrained:
             + (f", and {len(new) - 1} more." if len(new) > 1 else ".")
         )
     state = {name: tensors[name] for name in expected if name in tensors}
-    if new:
-        fresh = ViT(config).state_dict()
-        state |= {name: fresh[name] for name in new}
+    # What is missing starts at zero, as biases and heads do: nothing is drawn at random, so nothing is by luck.
+    state |= {name: torch.zeros(expected[name].shape) for name in new}
     model.load_state_dict(state, assign=True)
     left_over += sorted(tensors.keys() - expected.keys())
+    if strange := [name for name in left_over if _of_the_trunk(name)]:
+        raise WeightsError(
+            f"{stored.where} looks like weights of {family.name}, but {_some(strange)} would be left out: "
+            "it is another architecture, and its outputs would be others."
+        )
     loaded = sum(tensors[name].numel() for name in expected if name in tensors)
     kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in stored.tensors.values()} - {"float32"}
     rows = [
@@ -151,12 +163,19 @@ def _translated(stored: Stored, facts: Facts) -> Pretrained:
     ]
     rows += [("new", _some(new))] if new else []
     rows += [("left over", _some(left_over))] if left_over else []
+    preprocess, who = _preprocess(stored, config, family)
+    if preprocess.channels != config.channels:
+        raise WeightsError(
+            f"{stored.where}: pictures are prepared in {preprocess.channels} channels, "
+            f"and the model takes {config.channels}."
+        )
     names = facts.class_names if facts.class_names and len(facts.class_names) == config.classes else None
-    told_by = [(f"{name} = {getattr(facts, name)}", who) for name, who in facts.said.items() if name in SHOWN]
+    told_by = [(f"{name} = {getattr(facts, name)}", by) for name, by in facts.said.items() if name in SHOWN]
+    told_by.append((f"mean, std = {preprocess.mean}, {preprocess.std}", who))
     return Pretrained(
         model.eval().requires_grad_(True),
-        _preprocess(stored, config),
-        names or tuple(map(str, range(config.classes))),
+        preprocess,
+        names or _numbered(config.classes),
         {"family": family.name} | {name: str(stored.about[name]) for name in ("licence",) if name in stored.about},
         Loaded(family.name, tuple(rows), tuple(told_by)),
     )
@@ -181,6 +200,13 @@ def _family(stored: Stored) -> Family:
     return timm.DINO if family is timm.TIMM and stored.about.get("family") == "DINO" else family
 
 
+def _of_the_trunk(name: str) -> bool:
+    """Whether a tensor that we have no place for takes part in what the model sees."""
+    inside = re.search(r"(^|\.)(blocks\w*|patch_embed|attn_pool|rope|layers?|embeddings|encoder)[./]", name)
+    beside = re.search(r"mask_token$|(^|\.)decoder|position_ids$|num_batches_tracked$|relative_position_index$", name)
+    return bool(inside) and not beside
+
+
 def _numbers(stored: Stored) -> Tensors:
     """In float32, all of them finite."""
     for name, tensor in stored.tensors.items():
@@ -189,7 +215,7 @@ def _numbers(stored: Stored) -> Tensors:
                 continue
             kind = str(tensor.dtype).removeprefix("torch.")
             raise WeightsError(f"{stored.where}: {name} holds {kind}, and weights are fractions.")
-        if not tensor.isfinite().all():
+        if not tensor.float().isfinite().all():
             raise WeightsError(f"{stored.where}: {name} holds numbers that are not finite. The file is damaged.")
     return {name: tensor.float() for name, tensor in stored.tensors.items()}
 
@@ -199,19 +225,22 @@ def _share_of_trunk(expected: dict[str, Tensor], missing: Sequence[str]) -> floa
     return 1 - sum(trunk.get(name, 0) for name in missing) / sum(trunk.values())
 
 
-def _preprocess(stored: Stored, config: ViTConfig) -> Preprocess:
-    """As their makers say; else the centre, with the colours of ImageNet."""
+def _preprocess(stored: Stored, config: ViTConfig, family: Family) -> tuple[Preprocess, str]:
+    """As their makers say, and where; else the centre, with the mean and std that are usual."""
     try:
         if told := stored.about.get("preprocess"):  # we wrote it
-            return Preprocess.read(told, "preprocess.")
+            return Preprocess.read(told, "preprocess."), "about.json"
         if stored.processor:
-            return read_processor(stored.processor, config.height_width)
+            return read_processor(stored.processor, config.height_width), "preprocessor_config.json"
         if timms := stored.config.get("pretrained_cfg"):
-            return read_timm(timms)
+            return read_timm(timms), "config.json"
         about = stored.about
-        mean, std = (tuple(about.get(name, usual)) for name, usual in zip(("mean", "std"), IMAGENET, strict=True))
-        if config.channels != 3:
-            mean, std = (0.5,) * config.channels, (0.5,) * config.channels
+        usual = HALF if family.half or config.channels != 3 else IMAGENET
+        mean, std = (
+            tuple(about.get(name, one))[: config.channels] for name, one in zip(("mean", "std"), usual, strict=True)
+        )
+        mean, std = (numbers * config.channels if len(numbers) == 1 else numbers for numbers in (mean, std))
+        who = "about.json" if "mean" in about else f"as is usual for {family.name}"
         resize: Any = "crop"
         if edge := about.get("resize"):  # pixels of the shorter side, as timm and torchvision say it
             resize = {"kind": "shortest", "share": min(config.height_width) / edge, "rounding": "even"}
@@ -223,7 +252,7 @@ def _preprocess(stored: Stored, config: ViTConfig) -> Preprocess:
             interpolation=interpolation,
             mean=mean,
             std=std,
-        )
+        ), who
     except (RecipeError, TypeError, ValueError) as error:
         raise WeightsError(
             f"What stands beside {stored.where} on how pictures are prepared cannot be used. {error}"
@@ -231,10 +260,15 @@ def _preprocess(stored: Stored, config: ViTConfig) -> Preprocess:
 
 
 def _with_classes(pretrained: Pretrained, names: tuple[str, ...]) -> Pretrained:
-    """A new head, which starts at zero, where the old one has other classes."""
+    """A new head, which starts at zero; unless the old one is for the same classes, in whatever order."""
     model, config = pretrained.model, pretrained.model.config
-    if len(names) == config.classes and config.head.kind in ("linear", "mlp"):
-        return _noted(pretrained, model, class_names=names)
+    if names == pretrained.class_names or (names == _numbered(config.classes) and config.classes):
+        return pretrained
+    if sorted(names) == sorted(pretrained.class_names) and config.head.kind == "linear":
+        rows = torch.tensor([pretrained.class_names.index(name) for name in names])
+        turned = {n: t[rows] for n, t in model.state_dict().items() if n.startswith("head")}
+        row = ("adapted", "the order of the classes")
+        return _noted(pretrained, _made(config, model.state_dict() | turned), row, class_names=names)
     changed = ViTConfig.read({**config.write(), "classes": len(names), "head": "linear"}, "model.")
     kept = {n: t for n, t in model.state_dict().items() if not n.startswith(("head", "pre_logits"))}
     heads = {n: torch.zeros(s.shape) for n, s in _shapes(changed).items() if n.startswith("head")}
@@ -267,7 +301,7 @@ def _for_channels(numbers: tuple[float, ...], channels: int) -> list[float]:
 
 def _at_size(pretrained: Pretrained, image_size: tuple[int, int]) -> Pretrained:
     model, before = pretrained.model, pretrained.model.config.grid
-    if model.config.height_width == image_size:
+    if model.config.height_width == pretrained.preprocess.image_size == image_size:
         return pretrained
     try:
         changed = model.at(image_size)
@@ -275,6 +309,8 @@ def _at_size(pretrained: Pretrained, image_size: tuple[int, int]) -> Pretrained:
         raise WeightsError(str(error)) from None
     preprocess = Preprocess.read({**pretrained.preprocess.write(), "image_size": image_size}, "preprocess.")
     after = changed.config.grid
+    if after == before:
+        return _noted(pretrained, model, preprocess=preprocess)
     words = (
         f"positions from {before[0]}×{before[1]} to {after[0]}×{after[1]} patches, {model.config.positions.resample}"
     )
@@ -297,6 +333,10 @@ def _made(config: ViTConfig, state: dict[str, Tensor]) -> ViT:
 def _shapes(config: ViTConfig) -> dict[str, Tensor]:
     with torch.device("meta"):
         return ViT(config).state_dict()
+
+
+def _numbered(classes: int) -> tuple[str, ...]:
+    return tuple(map(str, range(classes)))
 
 
 def _own_file(path: Path) -> Path:

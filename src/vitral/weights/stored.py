@@ -5,6 +5,7 @@ Nothing here runs what it reads: safetensors and npz are numbers, and a pickle i
 
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,7 +120,7 @@ def _npz(path: Path) -> dict[str, Tensor]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
-    except (zipfile.BadZipFile, ValueError, TypeError, KeyError, EOFError, MemoryError) as error:
+    except (zipfile.BadZipFile, zlib.error, ValueError, TypeError, KeyError, EOFError, MemoryError) as error:
         raise WeightsError(f"{path} is damaged, or is not an npz of numbers ({error}).") from None
 
 
