@@ -72,6 +72,8 @@ def test_what_became_of_each_tensor_is_told() -> None:
         "left over": "mask_token",
     } or "left over" in dict(found.rows)
     assert ("heads = 4", "about.json") in found.facts and "left over  mask_token" in str(found)
+    notes = load_pretrained(FIXTURES / "dinov2_reg_reference").notes
+    assert notes[0] == "Of the weights, left over: mask_token." and "Nobody told, so as is usual for" in notes[1]
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

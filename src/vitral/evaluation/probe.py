@@ -158,7 +158,7 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
         knn=_method(task, "k", NEIGHBOURS, _neighbours, names),
         linear=_method(task, "C", STRENGTHS, _regression, names),
         seconds=time.perf_counter() - started_at,
-        notes=(*index.notes, *packed.notes),
+        notes=(*pretrained.notes, *index.notes, *packed.notes),
     )
 
 

@@ -116,7 +116,7 @@ def _from_weights(given: Mapping[str, Any], count: int) -> Chosen:
         f"{batch} pictures a step, {recipe.train.epochs} epochs.": ("train.batch_size", "train.epochs", "train.budget"),
     }
     why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
-    return Chosen(recipe.changed(given), why)
+    return Chosen(recipe.changed(given), (*why, *pretrained.notes))
 
 
 def _pair(size: Any) -> int | tuple[int, int] | None:

@@ -46,6 +46,16 @@ class Pretrained(Weights):
 
     loaded: Loaded | None = None  # None: Vitral's own weights, which fit as they are
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know before believing it: what was left out, is new, or had to be guessed."""
+        if self.loaded is None:
+            return ()
+        rows = [f"Of the weights, {what}: {words}." for what, words in self.loaded.rows if what in ("new", "left over")]
+        guessed = [fact for fact, who in self.loaded.facts if who.startswith("as is usual") and "=" in fact]
+        told = f"Nobody told, so as is usual for {self.loaded.family}: {', '.join(guessed)}."
+        return (*rows, told) if guessed else tuple(rows)
+
 
 def load_pretrained(
     source: str | Path | nn.Module,
