@@ -16,8 +16,16 @@ def command(name: str, settings: tuple[str, ...]) -> None:
         vitral show digits > mine.toml
         vitral train mine.toml
     """
-    from vitral.recipes import RECIPES, find_recipe
+    from vitral.recipes import RECIPES, find_recipe, has_pictures
     from vitral.run import Run
 
-    recipe = Run.load(name).recipe if name not in RECIPES and Run.is_run(name) else find_recipe(name)
-    click.echo(recipe.changed(settings_of(settings)).to_toml(), nl=False)
+    given = settings_of(settings)
+    if name not in RECIPES and Run.is_run(name):
+        recipe = Run.load(name).recipe.changed(given)
+    elif has_pictures(name):  # what is chosen depends on what is given
+        from vitral.recipes.choose import choose
+
+        recipe = choose(name, given).recipe
+    else:
+        recipe = find_recipe(name).changed(given)
+    click.echo(recipe.to_toml(), nl=False)
