@@ -1,4 +1,4 @@
-"""What was asked: model + data + init + train. Frozen, validated, TOML both ways; pure data, no torch."""
+"""What was asked: model + data + init + teacher + train. Frozen, validated, TOML both ways; pure data, no torch."""
 
 import re
 import tomllib
@@ -128,6 +128,20 @@ class Init(Settings):
         return self
 
 
+class Teacher(Settings):
+    """The table `[teacher]` of a recipe: a model that has learnt already, and how its word counts."""
+
+    source: str = Field(
+        default="none", description="none; weights, an .onnx file, mine.py:function, or an .npz of logits"
+    )
+    kind: Literal["hard", "soft"] = Field(default="hard", description="its answer is a label; or its probabilities are")
+    sees: Literal["batch", "picture"] = Field(
+        default="batch", description="what the model sees, at every step; or each picture as it is, once"
+    )
+    weight: Share = Field(default=0.5, description="of what it says, in the loss")
+    temperature: float = Field(default=1.0, gt=0, le=100, description="soft: by which both logits are divided")
+
+
 class Train(Settings):
     """The table `[train]` of a recipe."""
 
@@ -205,6 +219,7 @@ class Recipe(Settings):
     model: ViTConfig = ViTConfig()
     data: Data = Data()
     init: Init = Init()
+    teacher: Teacher = Teacher()
     train: Train = Train()
 
     @model_validator(mode="after")
@@ -217,6 +232,11 @@ class Recipe(Settings):
             raise ValueError(
                 "train.compile is yes, and train.patches or train.image_size rises: each size would be compiled anew."
             )
+        taught, mixed = self.teacher.source != "none", self.data.augment.mixup or self.data.augment.cutmix
+        if taught and mixed and (self.teacher.sees == "picture" or self.teacher.source.endswith(".npz")):
+            raise ValueError("teacher.sees picture knows nothing of mixed pictures: take mixup and cutmix out.")
+        if taught and self.init.mode == "probe":
+            raise ValueError("teacher.source and init.mode probe do not go together: a head alone needs no teacher.")
         if self.init.freeze > self.model.depth:
             raise ValueError(f"init.freeze is {self.init.freeze}, and the model has {self.model.depth} blocks.")
         if self.data.sampling == "balanced" and self.train.class_weights == "balanced":

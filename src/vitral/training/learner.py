@@ -22,6 +22,7 @@ from vitral.recipe import Course, Fixed, Init, Train
 from vitral.training.averages import Average
 from vitral.training.frozen import freeze
 from vitral.training.optimizers import make_optimizers
+from vitral.training.teacher import Lesson
 
 Rest = Callable[[ViT, Tensor], Tensor]
 
@@ -33,11 +34,17 @@ class Learner:
     """A model in training."""
 
     def __init__(
-        self, model: ViT, train: Train, class_weights: Tensor | None, init: Init | None = None, rest: Rest | None = None
+        self,
+        model: ViT,
+        train: Train,
+        class_weights: Tensor | None,
+        init: Init | None = None,
+        rest: Rest | None = None,
+        lesson: Lesson | None = None,
     ) -> None:
-        """`rest`: what is left of the model where batches hold the tokens of its frozen blocks."""
+        """`rest`: what is left of the model where batches hold the tokens of its frozen blocks; `lesson`: a teacher."""
         self.model, self.train, self.class_weights, self.rest = model, train, class_weights, rest
-        self.init = init or Init()
+        self.init, self.lesson = init or Init(), lesson
         self.average = Average(model, train.ema)
         gentle = {"layer_decay": train.layer_decay * GENTLE} if self.init.mode == "gentle" else {}
         self.optimizers = make_optimizers(model, train.model_copy(update=gentle), later=self.init.thaw > 0)
@@ -54,7 +61,7 @@ class Learner:
 
     def copy(self) -> "Learner":
         """One to try something out with. It begins anew, from the same weights."""
-        copied = Learner(deepcopy(self.model), self.train, self.class_weights, self.init, self.rest)
+        copied = Learner(deepcopy(self.model), self.train, self.class_weights, self.init, self.rest, self.lesson)
         copied.use(self.precision, self.compiled)
         return copied
 
@@ -77,13 +84,17 @@ class Learner:
             keep = self._kept(images, batch.samples[rows], step, progress)
             short = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
             with _reseeded(self.train, step, part), short:
-                logits = (self.forward(images) if self.rest else self.forward(images, keep)).to(images.dtype)
+                heads = [one.to(images.dtype) for one in self._heads(images, keep)]
+            logits = torch.stack(heads).mean(dim=0)
             mean = cross_entropy(
-                logits,
+                logits if self.lesson is None else heads[0],
                 batch.targets[rows].to(self.device),
                 weight=self.class_weights,
                 label_smoothing=self.train.label_smoothing,
             )
+            if self.lesson:  # the class token learns from the label, the distillation token from the teacher
+                word, weight = self.lesson.logits(batch, rows).to(self.device), self.lesson.asked.weight
+                mean = (1 - weight) * mean + weight * self.lesson.loss(heads[-1], word)
             share = len(logits) / count
             (mean * share).backward()
             loss += mean.detach() * share
@@ -146,6 +157,12 @@ class Learner:
             self.average.model.load_state_dict(groups["average"])
         self.optimizers.restore(groups["optimizer"])
         self.best = groups["best"]
+
+    def _heads(self, images: Tensor, keep: Tensor | None) -> tuple[Tensor, ...]:  # → (B, classes) each
+        """The logits; with a teacher those of each classifier, else their mean."""
+        if self.lesson:
+            return self.model.logits(self.model.features(images, keep, self.model.config.tokens_seen))
+        return (self.forward(images) if self.rest else self.forward(images, keep),)
 
     def _thaw(self, progress: float) -> None:
         """Frozen blocks begin to learn one after another, the last one first, and the embedding in the end."""

@@ -24,6 +24,7 @@ from vitral.recipe import Init, Recipe, Rising, parse_budget
 from vitral.run import Choices, DataIdentity, Machine, Record
 from vitral.training.frozen import freeze, kept
 from vitral.training.learner import Learner
+from vitral.training.teacher import lesson
 from vitral.version import __version__
 from vitral.weights.pretrained import load_pretrained
 
@@ -98,7 +99,8 @@ def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator
     blocks = config.depth if probe else recipe.init.freeze
     if blocks:
         freeze(model, blocks, trunk=probe)
-    held = kept(batches, model, recipe, blocks)
+    held = kept(batches, model, recipe, blocks) if recipe.teacher.source == "none" else None
+    taught = yield from lesson(recipe.teacher, packed, preprocess)
     weights = class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None
     steps = parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch
     return Plan(
@@ -106,7 +108,7 @@ def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator
         preprocess=preprocess,
         batches=held or batches,
         validates=_validates(recipe, packed),
-        learner=Learner(model, recipe.train, weights, recipe.init, held.forward if held else None),
+        learner=Learner(model, recipe.train, weights, recipe.init, held.forward if held else None, taught),
         steps=steps,
         start=_digest(model) if recipe.init.weights != "none" else None,
     )

@@ -82,7 +82,7 @@ def load_pretrained(
     """
     if isinstance(source, ViT):
         raise WeightsError("This is a ViT of Vitral already: there is nothing to load.")
-    stored = _stored(source)
+    stored = stored_of(source)
     if "vitral" in stored.metadata:
         own = read_weights(_own_file(Path(stored.where)))
         pretrained = Pretrained(own.model, own.preprocess, own.class_names, own.about)
@@ -101,7 +101,8 @@ def load_pretrained(
     return pretrained
 
 
-def _stored(source: str | Path | nn.Module) -> Stored:
+def stored_of(source: str | Path | nn.Module) -> Stored:
+    """Tensors from wherever they are."""
     if isinstance(source, nn.Module):
         return of_module(source)
     if str(source).startswith("hf:"):

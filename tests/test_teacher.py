@@ -1,0 +1,137 @@
+"""A model that has learnt already teaches another one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from conftest import quick_digits
+from vitral import Classifier, RecipeError, Run, events, train
+from vitral.data.batches import in_order
+from vitral.evaluation.answers import answers
+from vitral.recipe import Recipe
+from vitral.training.preparation import prepared
+
+
+def taught(source: object, **settings: object) -> Recipe:
+    given = {"teacher.source": str(source), "model.tokens": "distilled", "train.budget": "4steps"}
+    return quick_digits().changed(given | {name.replace("__", "."): value for name, value in settings.items()})
+
+
+def test_weights_teach_as_they_answer(trained: Run) -> None:
+    """A teacher that is asked once about each picture says what it says when it is evaluated."""
+    plan = prepared(taught(trained.folder, teacher__sees="picture"))
+    lesson, weights = plan.learner.lesson, trained.weights()
+    assert lesson is not None and lesson.teach is None
+    train_pictures = plan.pack.of("train")
+    expected = answers(weights.model, plan.pack, train_pictures, weights.preprocess).logits
+    torch.testing.assert_close(lesson.said[torch.from_numpy(train_pictures)], expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_the_loss_is_as_in_the_paper(trained: Run, kind: str) -> None:
+    plan = prepared(
+        taught(
+            trained.folder,
+            teacher__kind=kind,
+            teacher__temperature=3.0,
+            teacher__weight=0.3,
+            data__augment={},
+            train__label_smoothing=0.0,
+        )
+    )
+    learner = plan.learner
+    assert learner.lesson is not None
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    step, batch = next(plan.batches.starting_at(1))
+    found, _ = learner.gradients(step, batch, 0.0)
+    with torch.no_grad():
+        first, last = learner.model.logits(learner.model.features(batch.images))
+        word = learner.lesson.logits(batch, slice(0, len(batch.labels)))
+        if kind == "hard":
+            lesson = cross_entropy(last, word.argmax(dim=1))
+        else:
+            p, q = (word / 3).softmax(1), (last / 3).softmax(1)
+            lesson = 9 * (p * (p.log() - q.log())).sum(dim=1).mean()
+        expected = 0.7 * cross_entropy(first, batch.labels) + 0.3 * lesson
+    assert float(found) == pytest.approx(float(expected), rel=1e-4)
+    assert all(parameter.grad is not None for parameter in learner.model.parameters())
+
+
+def test_python_logits_files_and_weights_say_the_same(trained: Run, tmp_path: Path) -> None:
+    plan = prepared(quick_digits())
+    weights, numbers = trained.weights(), plan.pack.of("train")
+    logits = answers(weights.model, plan.pack, numbers, weights.preprocess).logits.numpy()
+    names = np.array([plan.pack.index.samples[number] for number in numbers])
+    order = np.random.default_rng(0).permutation(len(names))
+    turned = list(reversed(range(10)))
+    np.savez(
+        tmp_path / "said.npz",
+        samples=names[order],
+        logits=logits[order][:, turned],
+        class_names=np.array([str(n) for n in turned]),
+    )
+    (tmp_path / "mine.py").write_text(
+        "from vitral import Run\n"
+        f"weights = Run.load({str(trained.folder)!r}).weights()\n"
+        "def teach(images):\n"
+        "    return weights.model.eval()(weights.preprocess.normalise(images * 255))\n"
+    )
+    said = []
+    for source in (trained.folder, tmp_path / "said.npz", f"{tmp_path / 'mine.py'}:teach"):
+        lesson = prepared(taught(source, teacher__sees="picture")).learner.lesson
+        assert lesson is not None
+        said.append(lesson.said[torch.from_numpy(numbers)])
+    torch.testing.assert_close(said[0], said[1], rtol=0, atol=1e-4)
+    torch.testing.assert_close(said[0], said[2], rtol=0, atol=1e-4)
+
+
+def test_a_taught_run_trains_resumes_and_is_used(trained: Run, tmp_path: Path) -> None:
+    recipe = taught(trained.folder, teacher__sees="picture")
+    whole = train(recipe, out=tmp_path / "whole")
+    happening = events(recipe, out=tmp_path / "stopped")
+    next(event for event in happening if getattr(event, "step", 0) == 2)
+    happening.close()
+    again = train(out=tmp_path / "stopped", resume=True)
+    for name, tensor in whole.weights().model.state_dict().items():
+        assert torch.equal(tensor, again.weights().model.state_dict()[name])
+    assert Classifier.load(whole).predict(np.zeros((8, 8), np.uint8)).label in "0123456789"
+    batch = next(in_order(prepared(recipe).pack, np.arange(4), whole.weights().preprocess))
+    assert len(whole.weights().model.logits(whole.weights().model.features(batch.images))) == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "told"),
+    [
+        ("nowhere", {}, "There is no run and no file of weights nowhere"),
+        ("nowhere.npz", {}, "should hold samples, logits and class_names"),
+        ("nowhere.py:teach", {}, "has no teach, or is not there"),
+        ("x", {"teacher.sees": "picture", "data.augment.mixup": 0.5}, "knows nothing of mixed pictures"),
+    ],
+)
+def test_a_teacher_that_is_not_there_is_told(source: str, settings: dict[str, object], told: str) -> None:
+    with pytest.raises(Exception, match=told) as found:
+        prepared(taught(source).changed(settings))
+    assert isinstance(found.value, RecipeError) or "weights" in told
+
+
+@pytest.mark.slow
+def test_the_cnn_recognises_cifar10_as_it_is_known_to(large_data: Callable[[str], Path]) -> None:
+    """Golden, from the data's own README: 93.39 % of the 10,000 test pictures."""
+    from vitral.data.sources.official import cifar10
+    from vitral.weights.pretrained import stored_of
+    from vitral.weights.resnet import resnet_of
+
+    stored = stored_of(large_data("weights") / "cifar10_resnet56")
+    model = resnet_of(stored.tensors, tuple(stored.about["mean"]), tuple(stored.about["std"]))
+    found = cifar10(large_data("cifar-10-batches-bin"))
+    test = found.splits == "test"
+    images = torch.from_numpy(found.images[test]).permute(0, 3, 1, 2)
+    with torch.inference_mode():
+        said = torch.cat([model(some.float() / 255).argmax(dim=1) for some in images.split(500)])
+    assert float((said.numpy() == found.labels[test]).mean()) == pytest.approx(0.9339, abs=1e-4)
