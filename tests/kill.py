@@ -21,8 +21,8 @@ WITH_WORKERS = """
 from vitral.cli import main
 from vitral.data.batches import Batches
 
-balanced, _ = Batches.__init__.__defaults__
-Batches.__init__.__defaults__ = (balanced, {workers})
+*others, _ = Batches.__init__.__defaults__
+Batches.__init__.__defaults__ = (*others, {workers})
 main()
 """
 
