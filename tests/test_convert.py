@@ -19,7 +19,8 @@ from conftest import FIXTURES, FORMAT_1
 from test_pretrained import MODELS
 from vitral import Classifier, Preprocess, Run, ViT, ViTConfig, WeightsError, load_pretrained
 from vitral.cli import main
-from vitral.deploy.convert import WRITERS, convert, convert_pickle
+from vitral.deploy.convert import WRITERS, convert
+from vitral.deploy.pickles import convert_pickle
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights, write_weights
 from vitral.weights.stored import PICKLES

@@ -23,7 +23,8 @@ def command(source: str, to: str | None, out: Path | None, trusted: bool) -> Non
     """
     from safetensors import safe_open
 
-    from vitral.deploy.convert import convert, convert_pickle
+    from vitral.deploy.convert import convert
+    from vitral.deploy.pickles import convert_pickle
     from vitral.errors import WeightsError
     from vitral.weights.stored import PICKLES, refusal
 

@@ -5,13 +5,10 @@ factor of the matrix before it, a bias that is not there one of zeros. Such chan
 are told in the card. What would change the outputs is refused.
 """
 
-import argparse
 import io
 import json
 import os
-import pickle
 import shutil
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,54 +74,6 @@ def convert(source: Source, to: str, out: str | Path | None = None) -> Path:
     files["README.md"] = write_card(to, folder.name, leaving, licence, run, trained_elsewhere)
     _write_folder(folder, files)
     return folder
-
-
-def convert_pickle(path: str | Path) -> Path:
-    """Turn a pickle (`.pth`, `.bin`, …) that somebody trusts into safetensors beside it. Which of its tables the
-    weights were taken from stands in the metadata, under `from`.
-
-    torch unpickles tensors and plain containers alone; `argparse.Namespace`, which training scripts like to keep beside
-    their weights, holds nothing that runs.
-    """
-    path = Path(path)
-    out = path.with_suffix(".safetensors")
-    if not path.is_file():
-        raise WeightsError(f"{path} is not there. A file of weights was expected.")
-    if out.exists():
-        raise WeightsError(f"{out} is there already, and nothing is overwritten. Move it away first.")
-    try:
-        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise WeightsError(f"{path} is damaged, or holds more than tensors and was not opened ({reason})") from None
-    tensors, where = _tensors_in(content, path)
-    write_whole(out, safetensors.torch.save(tensors, metadata={"from": where}))
-    return out
-
-
-TABLES = ("model", "state_dict", "teacher", "student")  # names under which training scripts keep weights; first wins
-
-
-def _tensors_in(content: Any, path: Path) -> tuple[Tensors, str]:
-    """The weights among what a training script saved, and where they were."""
-    inside: list[str] = []
-    while isinstance(content, Mapping):
-        tensors = {str(name): one for name, one in content.items() if isinstance(one, Tensor)}
-        tables = {name: one for name, one in content.items() if isinstance(one, Mapping) and one}
-        if tensors and len(tensors) >= len(tables):
-            dense = {name: one.detach().clone().contiguous() for name, one in tensors.items() if not one.is_sparse}
-            return dense, ".".join(inside) or "the top"
-        found = next((name for name in TABLES if name in tables), None)
-        if found is None and len(tables) == 1:
-            found = next(iter(tables))
-        if found is None:
-            break
-        inside.append(str(found))
-        content = tables[found]
-    raise WeightsError(
-        f"{path} has no table of tensors where one was looked for: at the top, and in {', '.join(TABLES)}."
-    )
 
 
 def _beside(source: Source, to: str) -> Path:

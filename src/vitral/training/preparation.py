@@ -115,8 +115,10 @@ def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator
 
 
 def _digest(model: ViT) -> str:
-    tensors = (tensor.detach().float().cpu().contiguous() for tensor in model.state_dict().values())
-    return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()[:16]
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def _take(model: ViT, init: Init, class_names: tuple[str, ...]) -> None:

@@ -52,7 +52,7 @@ class Pretrained(Weights):
         if self.loaded is None:
             return ()
         rows = [f"Of the weights, {what}: {words}." for what, words in self.loaded.rows if what in ("new", "left over")]
-        guessed = [fact for fact, who in self.loaded.facts if who.startswith("as is usual") and "=" in fact]
+        guessed = [fact for fact, who in self.loaded.facts if who.startswith("as is usual")]
         told = f"Nobody told, so as is usual for {self.loaded.family}: {', '.join(guessed)}."
         return (*rows, told) if guessed else tuple(rows)
 

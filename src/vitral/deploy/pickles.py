@@ -1,0 +1,64 @@
+"""A pickle that somebody trusts becomes safetensors, once, so that nobody has to open it again."""
+
+import argparse
+import pickle
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from vitral.errors import WeightsError
+from vitral.files import write_whole
+from vitral.weights.names import Tensors
+
+
+def convert_pickle(path: str | Path) -> Path:
+    """Turn a pickle (`.pth`, `.bin`, …) that somebody trusts into safetensors beside it. Which of its tables the
+    weights were taken from stands in the metadata, under `from`.
+
+    torch unpickles tensors and plain containers alone; `argparse.Namespace`, which training scripts like to keep beside
+    their weights, holds nothing that runs.
+    """
+    path = Path(path)
+    out = path.with_suffix(".safetensors")
+    if not path.is_file():
+        raise WeightsError(f"{path} is not there. A file of weights was expected.")
+    if out.exists():
+        raise WeightsError(f"{out} is there already, and nothing is overwritten. Move it away first.")
+    try:
+        with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise WeightsError(f"{path} is damaged, or holds more than tensors and was not opened ({reason})") from None
+    tensors, where = _tensors_in(content, path)
+    write_whole(out, safetensors.torch.save(tensors, metadata={"from": where}))
+    return out
+
+
+TABLES = ("model", "state_dict", "teacher", "student")  # names under which training scripts keep weights; first wins
+
+
+def _tensors_in(content: Any, path: Path) -> tuple[Tensors, str]:
+    """The weights among what a training script saved, and where they were."""
+    inside: list[str] = []
+    while isinstance(content, Mapping):
+        tensors = {str(name): one for name, one in content.items() if isinstance(one, Tensor)}
+        tables = {name: one for name, one in content.items() if isinstance(one, Mapping) and one}
+        if tensors and len(tensors) >= len(tables):
+            dense = {name: one.detach().clone().contiguous() for name, one in tensors.items() if not one.is_sparse}
+            return dense, ".".join(inside) or "the top"
+        found = next((name for name in TABLES if name in tables), None)
+        if found is None and len(tables) == 1:
+            found = next(iter(tables))
+        if found is None:
+            break
+        inside.append(str(found))
+        content = tables[found]
+    raise WeightsError(
+        f"{path} has no table of tensors where one was looked for: at the top, and in {', '.join(TABLES)}."
+    )
