@@ -24,6 +24,11 @@ FORMAT_1 = Path(__file__).parent / "runs" / "format-1"
 TINY = ViTConfig(image_size=32, patch_size=8, width=32, depth=2, heads=4, classes=10)
 
 
+def slowly(*cases: object) -> list[object]:
+    """Cases of a parametrized test that `make test-slow` runs: one that stands for them stays with `make test`."""
+    return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)

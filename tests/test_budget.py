@@ -96,6 +96,7 @@ def test_a_number_of_steps_is_that_many(tmp_path: Path) -> None:
     assert len([line for line in run.metrics if line["event"] == "step"]) == 21
 
 
+@pytest.mark.slow
 def test_a_time_is_planned_corrected_recorded_and_resumed(tmp_path: Path) -> None:
     recipe = quick_digits().changed({"train.budget": "4s"})
     told = list(events(recipe, out=tmp_path / "run"))

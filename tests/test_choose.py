@@ -177,6 +177,7 @@ def test_right_and_wrong_are_paired_by_picture() -> None:
     assert (both.gained, both.lost, both.pictures) == (2, 1, 4)  # of those that the baseline was asked
 
 
+@pytest.mark.slow
 def test_the_baseline_stands_beside_the_result(tmp_path: Path) -> None:
     run = train(quick_digits().changed({"train.baseline": True}), out=tmp_path / "run")
     told = run.baseline
@@ -212,6 +213,7 @@ def test_a_baseline_of_a_later_format_is_refused(tmp_path: Path) -> None:
         evaluate(run)
 
 
+@pytest.mark.slow
 def test_a_folder_of_twelve_pictures_is_trained_and_not_believed(tmp_path: Path) -> None:
     pictures = folder_of(tmp_path / "pictures", 4, (40, 40))
     told = vitral("train", pictures, "train.budget=3s", "--out", tmp_path / "run")

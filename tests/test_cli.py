@@ -56,6 +56,7 @@ def called(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return call
 
 
+@pytest.mark.slow
 def test_train_evaluate_ls_and_predict_work_together(tmp_path: Path, seven: NDArray[np.uint8]) -> None:
     (tmp_path / "mine.toml").write_text(quick_digits().to_toml())
     done = vitral("train", "mine.toml", "train.epochs=1", "train.seed=3", "--out", "runs/x", cwd=tmp_path)

@@ -92,6 +92,7 @@ def test_the_nearest_are_those_of_a_plain_comparison(digits: Embedded, seven: ND
     assert all(one.label == digits.class_names[digits.labels[one.number]] for one in found)
 
 
+@pytest.mark.slow
 def test_killed_and_gone_on_is_the_same_as_never_killed(digits: Embedded, tmp_path: Path) -> None:
     arguments = ["embed", str(WEIGHTS), "digits", "--out", str(tmp_path / "killed")]
     script = COMMAND + KILLED_AT_THE_SECOND_SHARD + MAIN
@@ -107,6 +108,7 @@ def test_killed_and_gone_on_is_the_same_as_never_killed(digits: Embedded, tmp_pa
         assert (tmp_path / "killed" / name).read_bytes() == (digits.folder / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again_and_other_weights_begin_anew(tmp_path: Path) -> None:
     told: list[tuple[str, int]] = []
 

@@ -113,6 +113,7 @@ def test_another_folder_is_measured_by_the_names_of_its_classes(run_copy: Path, 
     assert (run_copy / "evaluations" / "other" / "confusion.png").is_file()
 
 
+@pytest.mark.slow
 def test_two_folders_of_the_same_name_do_not_meet(run_copy: Path, other: Path) -> None:
     elsewhere = other.parent / "elsewhere" / "other"
     shutil.copytree(other, elsewhere)
@@ -139,6 +140,7 @@ def test_a_folder_with_no_class_in_common_is_refused(run_copy: Path, other: Path
         evaluate(run_copy, other)
 
 
+@pytest.mark.slow
 def test_mirror_images_are_asked_about_only_when_asked_for_and_named_so(run_copy: Path) -> None:
     plain, both = evaluate(run_copy), evaluate(run_copy, mirrored=True)
     assert (
@@ -153,6 +155,7 @@ def test_mirror_images_are_asked_about_only_when_asked_for_and_named_so(run_copy
     torch.testing.assert_close(both.answers.logits[:3].softmax(1), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_groups_have_figures_of_their_own(tmp_path: Path) -> None:
     """Pictures of two cameras, one of which sees nothing: its accuracy is told by itself, and first."""
     random = np.random.default_rng(0)

@@ -215,6 +215,7 @@ def killed_after(step: int, recipe: Recipe, folder: Path) -> Path:
     return Path(f"{folder}-killed")
 
 
+@pytest.mark.slow
 def test_a_run_that_gave_up_does_not_go_on_after_a_kill(tmp_path: Path) -> None:
     still = {"kind": "sgd", "learning_rate": 1e-30}
     stuck = small().changed({"train.patience": 1, "train.optimizer": still, "train.ema": 0.0})
@@ -223,6 +224,7 @@ def test_a_run_that_gave_up_does_not_go_on_after_a_kill(tmp_path: Path) -> None:
     assert_same(train(out=killed_after(4, stuck, tmp_path / "run"), resume=True), whole)
 
 
+@pytest.mark.slow
 def test_a_step_that_was_left_out_is_told_after_a_kill_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gradients = Learner.gradients
 
@@ -237,6 +239,7 @@ def test_a_step_that_was_left_out_is_told_after_a_kill_too(tmp_path: Path, monke
     assert_same(train(out=killed_after(3, skipping, tmp_path / "run"), resume=True), whole)
 
 
+@pytest.mark.slow
 def test_an_epoch_is_judged_once_also_when_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impatient = small().changed({"train.patience": 1})
     whole = train(impatient, out=tmp_path / "whole")
@@ -255,6 +258,7 @@ def test_an_epoch_is_judged_once_also_when_the_disk_is_full(tmp_path: Path, monk
     assert_same(train(out=tmp_path / "run", resume=True), whole)
 
 
+@pytest.mark.slow
 def test_a_plan_that_was_corrected_is_told_after_a_stop_too(tmp_path: Path) -> None:
     happening = events(everything().changed({"train.budget": "3s"}), out=tmp_path / "run")
     corrected = next(event for event in happening if isinstance(event, Corrected))

@@ -129,6 +129,7 @@ def test_intervals_are_wilsons_and_the_bootstraps() -> None:
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=0.03)
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     """Property: of many test sets from one population, 95 % of the intervals hold the population's figure."""
     labels, probabilities = answers(20_000, 3)

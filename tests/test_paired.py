@@ -16,6 +16,7 @@ def test_the_interval_is_that_of_scipys_bootstrap() -> None:
     assert (found.low, found.high) == pytest.approx((reference.low, reference.high), abs=0.01)
 
 
+@pytest.mark.slow
 def test_two_models_that_are_alike_are_rarely_told_apart() -> None:
     """Property: of pairs that are equally good, about 5 % are told apart by luck."""
     random = np.random.default_rng(0)

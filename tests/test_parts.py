@@ -124,6 +124,7 @@ def test_whatever_can_be_runs_learns_and_has_the_stated_shapes(values: dict[str,
         assert model.embed(images, keep=keep).shape == (B, config.extra + keep.shape[1], config.width)
 
 
+@pytest.mark.slow
 @given(values=asked())
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 def test_the_table_of_shapes_agrees_with_torchs_own_count(values: dict[str, Any]) -> None:

@@ -135,6 +135,7 @@ def test_the_key_figures_are_those_of_evaluation_json(evaluation: Evaluation) ->
     assert f"a temperature of {written['temperature']:.2f}" in found.text
 
 
+@pytest.mark.slow
 def test_it_warns_of_few_test_pictures_and_says_what_it_does_not_know(tmp_path: Path) -> None:
     found = page(made(tmp_path, {"cat": (4, 0, 2), "dog": (4, 0, 1), "owl": (4, 0, 0)}))
     assert "3 test pictures are few: take these numbers as a first sign, no more." in found.text
@@ -155,6 +156,7 @@ def test_it_warns_of_uneven_classes_and_tells_what_check_found(tmp_path: Path) -
     assert "are few" not in found.text and "have not been looked at" not in found.text
 
 
+@pytest.mark.slow
 def test_the_pictures_are_looked_at_for_it(tmp_path: Path) -> None:
     evaluation = made(tmp_path, {"cat": (4, 1, 2), "dog": (4, 1, 2)})
     looked = json.loads((evaluation.run.folder / "check.json").read_text())
@@ -166,6 +168,7 @@ def test_the_pictures_are_looked_at_for_it(tmp_path: Path) -> None:
     assert "have not been looked at" in found.text and "--json > run/check.json" in found.text
 
 
+@pytest.mark.slow
 def test_a_hundred_classes_stay_small_and_come_worst_first(hundred: Evaluation) -> None:
     path = write_report(hundred)
     assert path.stat().st_size < 5_000_000
@@ -177,6 +180,7 @@ def test_a_hundred_classes_stay_small_and_come_worst_first(hundred: Evaluation) 
         assert 1_500 < min(drawn.size) and max(drawn.size) < 3_000
 
 
+@pytest.mark.slow
 def test_when_all_is_right_nothing_speaks_of_mistakes(tmp_path: Path) -> None:
     evaluation = made(tmp_path, {"cat": (8, 2, 3), "dog": (8, 2, 3)}, epochs=40)
     assert evaluation.accuracy == 1
@@ -184,6 +188,7 @@ def test_when_all_is_right_nothing_speaks_of_mistakes(tmp_path: Path) -> None:
     assert "Nothing: all test pictures are right." in found.text and "perhaps the label is wrong" not in found.text
 
 
+@pytest.mark.slow
 def test_a_page_on_other_pictures_says_on_which(tmp_path: Path) -> None:
     run = made(tmp_path / "own", {"cat": (8, 2, 3), "dog": (8, 2, 3)}).run
     (tmp_path / "other" / "cat").mkdir(parents=True)
@@ -198,6 +203,7 @@ def test_a_page_on_other_pictures_says_on_which(tmp_path: Path) -> None:
     assert not (evaluation.folder / "curves.png").exists()
 
 
+@pytest.mark.slow
 def test_groups_are_told_by_themselves(tmp_path: Path) -> None:
     evaluation = made(tmp_path, {"cat": (8, 2, 3), "dog": (8, 2, 3)}, group_by="([0-9]/[a-z]+)")
     found = page(evaluation)

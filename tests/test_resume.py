@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import quick_digits
+from conftest import quick_digits, slowly
 from vitral import Finished, RecipeError, Run, RunError, Saved, Started, Step, events, train
 from vitral.recipe import Recipe
 
@@ -90,14 +90,14 @@ def stopped(folder: Path, *, after: int, save_every: float = 1e9, clean: bool = 
     return folder if clean else Path(f"{folder}-killed")
 
 
-@pytest.mark.parametrize("after", [1, 7, 16, 17, 40, 47])
+@pytest.mark.parametrize("after", [17, *slowly(1, 7, 16, 40, 47)])
 def test_closed_anywhere_it_goes_on_to_the_same_bits(whole: Run, tmp_path: Path, after: int) -> None:
     folder = stopped(tmp_path / "run", after=after)
     assert Run.load(folder).record.state == "stopped"
     assert_same(train(out=folder, resume=True), whole)
 
 
-@pytest.mark.parametrize("after", [1, 7, 17, 40])
+@pytest.mark.parametrize("after", [17, *slowly(1, 7, 40)])
 def test_killed_anywhere_it_goes_on_to_the_same_bits(whole: Run, tmp_path: Path, after: int) -> None:
     """As a kill leaves it: metrics and checkpoints of other moments, state `running`."""
     folder = stopped(tmp_path / "run", after=after, save_every=0, clean=False)
@@ -117,6 +117,7 @@ def test_killed_before_the_first_checkpoint_it_begins_anew(whole: Run, tmp_path:
     assert train(everything(), out=tmp_path / "begun", resume=True).record.state == "finished"
 
 
+@pytest.mark.slow
 def test_many_stops_are_as_good_as_none(whole: Run, tmp_path: Path) -> None:
     for _ in range(100):
         happening = events(everything(), out=tmp_path / "run", resume=True)
@@ -132,7 +133,7 @@ def test_many_stops_are_as_good_as_none(whole: Run, tmp_path: Path) -> None:
     assert_same(Run.load(tmp_path / "run"), whole)
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text"])
+@pytest.mark.parametrize("damage", ["flipped", *slowly("cut", "empty", "text")])
 def test_a_damaged_checkpoint_is_passed_over(whole: Run, tmp_path: Path, damage: str) -> None:
     folder = stopped(tmp_path / "run", after=20, save_every=0)
     older, newest = sorted((folder / "checkpoints").iterdir())
@@ -223,7 +224,7 @@ def command(folder: Path, *more: str) -> list[str]:
     return [*start, "--out", str(folder), "--resume", *more]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *slowly(signal.SIGINT)])
 def test_a_signal_saves_and_says_how_to_go_on(whole: Run, tmp_path: Path, number: signal.Signals) -> None:
     child = subprocess.Popen(command(tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
@@ -237,6 +238,7 @@ def test_a_signal_saves_and_says_how_to_go_on(whole: Run, tmp_path: Path, number
     assert_same(train(out=tmp_path / "run", resume=True), whole)
 
 
+@pytest.mark.slow
 def test_killed_processes_come_to_the_same_end(whole: Run, tmp_path: Path) -> None:
     for pause in (0.3, 0.9):
         child = subprocess.Popen(command(tmp_path / "run", "--save-every", "0"), stdout=subprocess.DEVNULL)

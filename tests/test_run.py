@@ -36,6 +36,7 @@ def test_a_run_of_format_1_is_read() -> None:
     assert run.evaluation is not None and len(run.split) == 1797
 
 
+@pytest.mark.slow
 def test_a_run_of_format_1_is_measured_as_it_was(tmp_path: Path) -> None:
     copy = shutil.copytree(FORMAT_1, tmp_path / "moved")
     before = json.loads((copy / "evaluation.json").read_text())

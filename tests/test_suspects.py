@@ -74,6 +74,7 @@ def test_a_small_set_has_fewer_parts_and_a_group_is_in_one(tmp_path: Path) -> No
     assert all(len(set(part_of[np.array(made.index.groups) == group])) == 1 for group in set(made.index.groups))
 
 
+@pytest.mark.slow
 def test_the_command_tells_how_good_the_accusers_are(tmp_path: Path) -> None:
     digits_folder(tmp_path / "pictures", each=6, flipped=0.0)
     asked = quick_digits().changed({"data.source": str(tmp_path / "pictures"), "train.budget": "4steps"})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import TINY, quick_digits
+from conftest import TINY, quick_digits, slowly
 from vitral import (
     Classifier,
     Epoch,
@@ -135,9 +135,11 @@ def test_a_loss_that_runs_away_stops_with_a_sentence(tmp_path: Path, batch_size:
 @pytest.mark.parametrize(
     "model",
     [
-        {"tokens": "none", "pool": "mean", "positions": "sincos-2d"},
-        {"tokens": {"kind": "distilled", "registers": 2}, "positions": "learned-2d", "mlp": "swiglu"},
         {"positions": "relative", "stem": "conv", "head": "mlp", "pool": "class-mean"},
+        *slowly(
+            {"tokens": "none", "pool": "mean", "positions": "sincos-2d"},
+            {"tokens": {"kind": "distilled", "registers": 2}, "positions": "learned-2d", "mlp": "swiglu"},
+        ),
     ],
 )
 def test_models_of_other_parts_are_trained_measured_and_asked(tmp_path: Path, model: dict[str, object]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import vitral
+from conftest import slowly
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "vitral"
@@ -102,6 +103,7 @@ def test_help_is_quick() -> None:
     assert helped <= 8 * nothing
 
 
+@pytest.mark.slow
 def test_every_public_name_is_there_documented_and_seen_by_type_checkers(tmp_path: Path) -> None:
     for name in vitral.__all__:
         found = getattr(vitral, name)
@@ -135,7 +137,7 @@ def code_blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("number", range(len(code_blocks("python"))))
+@pytest.mark.parametrize("number", slowly(*range(len(code_blocks("python")))))
 def test_the_readmes_python_runs(number: int, tmp_path: Path) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     code = code_blocks("python")[number]
@@ -192,6 +194,7 @@ def test_the_readers_page_says_what_happens(
     assert tried > 20 and failed == 0
 
 
+@pytest.mark.slow
 def test_the_docs_build_without_a_warning(tmp_path: Path) -> None:
     pytest.importorskip("sphinx")
     done = subprocess.run(
