@@ -15,7 +15,7 @@ from conftest import quick_digits
 from vitral import Classifier, DataError, Evaluation, Run, ViT, evaluate, train
 from vitral.data.config import Data
 from vitral.data.sources import open_source
-from vitral.look.maps import attention_map
+from vitral.look.maps import attention_maps
 from vitral.run import Record
 
 FIGURES = ("attention.png", "classes.png", "confusion.png", "curves.png", "predictions.png")
@@ -68,8 +68,8 @@ def test_looking_changes_nothing_and_rows_sum_to_one(evaluation: Evaluation) -> 
     model: ViT = evaluation.weights.model
     images: Tensor = evaluation.weights.preprocess.normalise(torch.from_numpy(evaluation.images([0, 1, 2, 3])))
     before = model(images)
-    seen = attention_map(model, images)
-    assert seen.shape == (4, model.config.heads, 17, 17)
+    seen = attention_maps(model, images, queries="all").shares
+    assert seen.shape == (4, 1, model.config.heads, 17, 17)
     assert np.allclose(seen.sum(dim=-1), 1, atol=1e-5)
     assert bool((model(images) == before).all())
 

@@ -15,6 +15,8 @@ COMMANDS = {
     "evaluate": "Measure a run again: numbers with intervals, figures.",
     "compare": "Put runs side by side: settings that differ, numbers, learning curves.",
     "predict": "Say what a picture shows, or all pictures of a folder.",
+    "look": "Show where a model looked for its answer, and how far to believe that.",
+    "glass": "Open a page in which one sees into a model: its attention, and what patches are worth.",
     "convert": "Write weights as transformers, timm, torchvision or Google have them.",
     "check": "Look at every picture before anyone trains, and say what is wrong.",
     "probe": "Say whether a backbone is good for your pictures, without training it.",

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from vitral.data.config import Augment
 from vitral.evaluation.metrics import BINS
 from vitral.look.figures import GREEN, RED, Theme, caption, figure, show_image, theme, where_it_looked
-from vitral.look.maps import attention_map
+from vitral.look.looked import DEFAULT
+from vitral.look.maps import attention_maps
+from vitral.look.readings import METHODS
 from vitral.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -294,11 +296,11 @@ def attention(evaluation: "Evaluation", most: int = 10) -> None:
     chosen = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)[:most]]
     model, preprocess = evaluation.weights.model, evaluation.weights.preprocess
     pictures = evaluation.images(chosen)
-    extra = model.config.extra
-    maps = attention_map(model, preprocess.normalise(torch.from_numpy(pictures)))[..., extra:]  # (n, heads, T, patches)
-    # What the token that is read out took from each patch; where that is the mean of the patches, the mean of theirs.
-    maps = maps[:, :, extra:].mean(dim=2) if model.config.pool.kind == "mean" else maps[:, :, 0]
+    images = preprocess.normalise(torch.from_numpy(pictures))
+    spoke = METHODS[DEFAULT](model, images)  # (n, down, across)
+    # What the tokens that the answer is read from took from each patch.
+    found = attention_maps(model, images, queries="answer")
+    maps = found.over_patches()[:, 0].mean(dim=2)  # (n, heads, down, across)
     names, predicted = evaluation.weights.class_names, evaluation.answers.predicted
     captions = [f"is {caption(names[labels[i]], 22)},\nsays {caption(names[predicted[i]], 22)}" for i in chosen]
-    grid = maps.unflatten(2, model.config.grid).numpy()
-    where_it_looked(evaluation.folder / "attention.png", pictures, grid, captions)
+    where_it_looked(evaluation.folder / "attention.png", pictures, spoke.numpy(), maps.numpy(), captions)

@@ -156,24 +156,26 @@ def show_map(axes: "Axes", image: NDArray[np.uint8], attention: NDArray[Any]) ->
 def where_it_looked(
     path: Path,
     images: NDArray[np.uint8],  # (n, C, H, W)
-    maps: NDArray[Any],  # (n, heads, down, across)
+    answers: NDArray[Any],  # (n, down, across): what spoke for the answer
+    maps: NDArray[Any],  # (n, heads, down, across): of the last block
     captions: list[str],
 ) -> None:
-    """A row a picture: the picture, the mean over heads, then each head."""
+    """A row a picture: the picture, what spoke for the answer; of the last block all heads together, then each."""
     heads = maps.shape[1]
-    columns = ["picture", "all heads", *(f"head {head + 1}" for head in range(heads))]
+    columns = ["picture", "for the answer", "last block", *(f"head {head}" for head in range(heads))]
     with figure(
         path,
         1.1 + 1.05 * len(columns),
         0.95 + 1.12 * len(images),
         "Where it looked",
-        "Bright: where the last block took most from, for the answer. Each map has a scale of its own.",
+        "Bright is much, and each map has a scale of its own. For the answer: what spoke for it, through all blocks "
+        "(class attention). Then what it took from each patch in the last block: all heads, and one by one.",
     ) as drawn:
         grid = drawn.subplots(len(images), len(columns), squeeze=False)
-        for row, (image, by_head, caption) in enumerate(zip(images, maps, captions, strict=True)):
+        for row, (image, spoke, by_head, caption) in enumerate(zip(images, answers, maps, captions, strict=True)):
             show_image(grid[row][0], image)
             grid[row][0].set_ylabel(caption, rotation=0, ha="right", va="center", fontsize=9, labelpad=8)
-            for axes, attention in zip(grid[row][1:], [by_head.mean(axis=0), *by_head], strict=True):
+            for axes, attention in zip(grid[row][1:], [spoke, by_head.mean(axis=0), *by_head], strict=True):
                 show_map(axes, image, attention)
         for axes, name in zip(grid[0], columns, strict=True):
             axes.set_title(name, fontsize=9, fontweight="normal", loc="center")

@@ -1,23 +1,187 @@
-"""What attention was."""
+"""What attention was: the softmax weights of any blocks, heads and tokens, one block at a time.
+
+The model computes them as it always does (`Attention.map`); nothing in it changes, and nothing has to be switched on.
+Dropout would make a map of chance, so a model that is being trained is looked at as it is used, and trains on after.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from vitral.errors import RecipeError
 from vitral.model.vit import Block, ViT
 
+Some = int | Sequence[int] | Literal["all"]
+Queries = Literal["class", "answer", "patches", "all"] | int | Sequence[int]
 
-@torch.no_grad()
-def attention_map(model: ViT, images: Tensor, block: int = -1) -> Tensor:  # (B, C, H, W) → (B, heads, T, T)
-    """The attention of one block: row i tells how much token i took from each token. Nothing in the model changes.
+
+@dataclass(frozen=True)
+class Layout:
+    """What each token is: first the extra ones, then the patches in reading order."""
+
+    extra: tuple[str, ...]  # ("class", "register 1", …)
+    grid: tuple[int, int]  # patches (down, across)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all tokens; a patch has the numbers of its row and column."""
+        down, across = self.grid
+        return (*self.extra, *(f"patch {row}, {column}" for row in range(down) for column in range(across)))
+
+    @property
+    def patches(self) -> slice:
+        """Where the patches are among the tokens."""
+        return slice(len(self.extra), len(self.extra) + self.grid[0] * self.grid[1])
+
+
+def layout_of(model: ViT, images_or_size: Tensor | int | tuple[int, int]) -> Layout:
+    """What the tokens of such images are. A size is in pixels: of a square, or (height, width).
+
+    >>> from vitral.model.config import ViTConfig
+    >>> layout_of(ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3)), (4, 8)).names
+    ('class', 'patch 0, 0', 'patch 0, 1')
+    """
+    images = images_or_size
+    if not isinstance(images, Tensor):
+        height, width = (images, images) if isinstance(images, int) else images
+        images = torch.empty(0, model.config.channels, height, width)
+    names = {"cls_token": ["class"], "dist_token": ["distillation"]}
+    names["reg_token"] = [f"register {number + 1}" for number in range(model.config.tokens.registers)]
+    return Layout(tuple(name for token in model.config.extra_tokens for name in names[token]), model.grid_of(images))
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Who took how much from whom: rows of softmax weights, and what they belong to."""
+
+    shares: Tensor  # (B, blocks, heads, queries, T); each row sums to 1
+    blocks: tuple[int, ...]
+    heads: tuple[int, ...]
+    queries: tuple[int, ...]  # the numbers of the tokens that ask
+    layout: Layout
+
+    def over_patches(self) -> Tensor:  # (B, blocks, heads, queries, down, across)
+        """The shares of the patches as pictures. What went to class token and registers is left out, so that a picture
+        sums to 1 at most."""
+        return self.shares[..., self.layout.patches].unflatten(-1, self.layout.grid)
+
+
+def attention_maps(
+    model: ViT, images: Tensor, *, blocks: Some = -1, heads: Some = "all", queries: Queries = "class"
+) -> Maps:
+    """The attention of these blocks, heads and asking tokens, in the order in which they are named.
+
+    Numbers start at 0, and negative ones count from the end. Token 0 is the class token, where there is one. "answer"
+    are the tokens that the answer is read from: the class token, both of a distilled model, or the patches where their
+    mean is read.
 
     >>> from vitral.model.config import ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
-    >>> attention_map(model, torch.zeros(1, 3, 8, 8)).shape
-    torch.Size([1, 2, 5, 5])
+    >>> maps = attention_maps(model, torch.zeros(1, 3, 8, 8), blocks="all")
+    >>> maps.shares.shape, maps.over_patches().shape
+    (torch.Size([1, 2, 2, 1, 5]), torch.Size([1, 2, 2, 1, 2, 2]))
     """
-    blocks: list[Block] = list(model.blocks)  # type: ignore[arg-type]
-    looked_at = blocks[block]
-    tokens = model.embed(images)
-    for before in blocks[: blocks.index(looked_at)]:
-        tokens = before(tokens)
-    return looked_at.attn.map(looked_at.norm1(tokens))
+    layout = layout_of(model, images)
+    which = _numbers(blocks, model.config.depth, "block")
+    found = dict(each_block(model, images, blocks=which, heads=heads, queries=queries))
+    return Maps(
+        torch.stack([found[number] for number in which], dim=1),
+        which,
+        _numbers(heads, model.config.heads, "head"),
+        queries_of(model, images, queries),
+        layout,
+    )
+
+
+def each_block(
+    model: ViT, images: Tensor, *, blocks: Some = "all", heads: Some = "all", queries: Queries = "all"
+) -> Iterator[tuple[int, Tensor]]:
+    """The number of a block and its maps, (B, heads, queries, T), from the first block to the last.
+
+    One block's maps are in memory at a time, for those who do not keep them: a 1,024-pixel picture has 4,097 tokens in
+    patches of 16, and a map of each head has 67 MB.
+
+    >>> from vitral.model.config import ViTConfig
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
+    >>> [(number, tuple(maps.shape)) for number, maps in each_block(model, torch.zeros(1, 3, 8, 8), heads=0)]
+    [(0, (1, 1, 5, 5)), (1, (1, 1, 5, 5))]
+    """
+    wanted = _numbers(blocks, model.config.depth, "block")
+    # Asked for here and not in the generator: a mistake is told at once, not at the first step.
+    chosen = _numbers(heads, model.config.heads, "head"), queries_of(model, images, queries)
+    return _each(model, images, set(wanted), *chosen)
+
+
+def _each(
+    model: ViT, images: Tensor, wanted: set[int], heads: Sequence[int], queries: Sequence[int]
+) -> Iterator[tuple[int, Tensor]]:
+    # Between two blocks the caller has the word: there the model is as the caller left it.
+    with looking(model):
+        tokens = model.embed(images)
+    for number in range(max(wanted) + 1):
+        block: Block = model.blocks[number]  # type: ignore[assignment]
+        if number in wanted:
+            yield number, _rows(model, block, tokens, heads, queries)
+        if number < max(wanted):
+            with looking(model):
+                tokens = block(tokens)
+
+
+def _rows(model: ViT, block: Block, tokens: Tensor, heads: Sequence[int], queries: Sequence[int]) -> Tensor:
+    with looking(model):
+        shares = block.attn.map(block.norm1(tokens))  # (B, heads, T, T)
+    # All in their order is the usual case, and needs no copy; of few rows, the other heads are soon gone.
+    if tuple(queries) != tuple(range(shares.shape[2])):
+        shares = shares[:, :, list(queries)]
+    return shares if tuple(heads) == tuple(range(shares.shape[1])) else shares[:, list(heads)]
+
+
+@contextmanager
+def looking(model: ViT, gradient: bool = False) -> Iterator[None]:
+    """The model as it is used: without dropout, without gradients unless asked for; then again as it was."""
+    training = [part for part in model.modules() if part.training]
+    for part in training:
+        part.training = False
+    try:
+        with torch.inference_mode(False), torch.set_grad_enabled(gradient):
+            yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def _numbers(some: Some, count: int, what: str, whose: str = "the model") -> tuple[int, ...]:
+    """Which of so many are meant."""
+    if some == "all":
+        return tuple(range(count))
+    numbers = (some,) if isinstance(some, int) else some
+    if isinstance(numbers, str) or not len(numbers):
+        raise RecipeError(f'{some!r} names no {what}: give a number, several, or "all".')
+    for number in numbers:
+        if not -count <= number < count:
+            has = f"{count}, numbered 0 to {count - 1}" if count > 1 else "one, number 0"
+            raise RecipeError(f"There is no {what} {number}: {whose} has {has}.")
+    return tuple(int(number) % count for number in numbers)
+
+
+def queries_of(model: ViT, images: Tensor, queries: Queries) -> tuple[int, ...]:
+    """The numbers of the tokens that are meant."""
+    layout, config = layout_of(model, images), model.config
+    tokens = range(layout.patches.stop)
+    if queries == "class" and "class" not in layout.extra:
+        raise RecipeError('This model has no class token that could ask: give queries="patches", or token numbers.')
+    named = {
+        "class": tokens[:1],
+        "answer": tokens[layout.patches] if config.pool.kind == "mean" else tokens[: config.read_out],
+        "patches": tokens[layout.patches],
+        "all": tokens,
+    }
+    if not isinstance(queries, str):
+        return _numbers(queries, len(tokens), "token", "such a picture")
+    if queries not in named:
+        raise RecipeError(f"queries is {queries!r}: it takes token numbers, or one of {', '.join(named)}.")
+    return tuple(named[queries])

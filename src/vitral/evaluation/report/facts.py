@@ -76,6 +76,7 @@ def facts(evaluation: "Evaluation") -> dict[str, Any]:
         "calibration": _calibration(told, record),
         "recipe": recipe.to_toml(),
         "made": _made(record, evaluation),
+        "look": f"vitral look {shlex.quote(_place(run.folder))} PICTURE",
         "shell": f"vitral predict {shlex.quote(_place(run.folder))} PICTURE",
         "python": f'vitral.Classifier.load({json.dumps(_place(run.folder), ensure_ascii=False)}).predict("PICTURE")',
     }

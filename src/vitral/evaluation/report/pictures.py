@@ -1,25 +1,30 @@
 """What the page shows, each as a data URI: figures in a light and a dark version, and test pictures."""
 
-from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
 from io import BytesIO
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from vitral.evaluation import figures
 from vitral.evaluation.report.facts import plain
+from vitral.look.gallery import SMALL, as_uri, picture_uri
+from vitral.look.grading import RANDOM, Grade, grade
+from vitral.look.lit import lit
+from vitral.look.looked import DEFAULT
+from vitral.look.readings import METHODS
 from vitral.look.sheets import as_picture
 
 if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
 
 MOST = 24  # wrong ones, and right ones
-LARGE = 256  # pixels a side, at most
-SMALL = 96  # below which the pixels are shown as squares
+LOOKED = 8  # wrong ones, and right ones, that are shown with maps
+STEPS = 6  # of their grades: a report that asks a model some hundred times more is still a quick one
 
 Draw = Callable[["Evaluation", IO[bytes], bool], None]
 
@@ -34,6 +39,7 @@ def pictures(evaluation: "Evaluation") -> dict[str, Any]:
         "reliability": _figure(evaluation, figures.reliability),
         "wrong": _tiles(evaluation, figures.chosen_wrong(evaluation, MOST)),
         "right": _tiles(evaluation, figures.chosen_right(evaluation, MOST)),
+        "looked": _looked(evaluation),
     }
 
 
@@ -47,8 +53,8 @@ def _figure(evaluation: "Evaluation", draw: Draw, least: int = 60) -> dict[str, 
     with Image.open(light) as drawn:
         width, height = drawn.size
     return {
-        "light": _uri(light.getvalue(), "png"),
-        "dark": _uri(dark.getvalue(), "png"),
+        "light": as_uri(light.getvalue(), "png"),
+        "dark": as_uri(dark.getvalue(), "png"),
         "width": width,
         "height": height,
         "least": round(width / 150 * least),
@@ -63,7 +69,7 @@ def _tiles(evaluation: "Evaluation", chosen: NDArray[np.int64]) -> list[dict[str
         picture = as_picture(evaluation.images([int(i)])[0])
         tiles.append(
             {
-                "uri": _picture_uri(picture),
+                "uri": picture_uri(picture),
                 "width": picture.width,
                 "height": picture.height,
                 "pixelated": max(picture.size) < SMALL,
@@ -76,15 +82,28 @@ def _tiles(evaluation: "Evaluation", chosen: NDArray[np.int64]) -> list[dict[str
     return tiles
 
 
-def _picture_uri(picture: Image.Image) -> str:
-    content = BytesIO()
-    if max(picture.size) < SMALL:
-        picture.save(content, "PNG", optimize=True)
-        return _uri(content.getvalue(), "png")
-    picture.thumbnail((LARGE, LARGE))
-    picture.save(content, "JPEG", quality=85)
-    return _uri(content.getvalue(), "jpeg")
-
-
-def _uri(content: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{b64encode(content).decode('ascii')}"
+def _looked(evaluation: "Evaluation") -> dict[str, Any]:
+    """Where it looked: tiles with maps, wrong and right, and on how many the map is better than chance."""
+    wrong, right = figures.chosen_wrong(evaluation, LOOKED), figures.chosen_right(evaluation, LOOKED)
+    chosen = np.concatenate([wrong, right])
+    tiles, grades = _tiles(evaluation, chosen), list[Grade]()
+    model, preprocess = evaluation.weights.model, evaluation.weights.preprocess
+    temperature = float(evaluation.calibration.temperature) if evaluation.calibration else 1.0
+    pictures = evaluation.images(chosen)
+    images = preprocess.normalise(torch.from_numpy(pictures)).to(next(model.parameters()))
+    for tile, i, picture, image in zip(tiles, chosen, pictures, images, strict=True):
+        map = METHODS[DEFAULT](model, image[None])[0].cpu()
+        tile |= {"map": picture_uri(lit(picture, map.numpy())), "better": None, "verdict": ""}
+        if model.config.positions.kind != "relative":  # else no patch can be left out
+            said = int(evaluation.answers.predicted[i])
+            found = grade(model, image, map, said, temperature=temperature, steps=STEPS)
+            tile |= {"better": found.better, "verdict": found.verdict}
+            grades.append(found)
+    return {
+        "wrong": tiles[: len(wrong)],
+        "right": tiles[len(wrong) :],
+        "graded": len(grades),
+        "better": sum(one.better for one in grades),
+        "by_luck": len(grades) / (RANDOM + 1),
+        "random": RANDOM,
+    }

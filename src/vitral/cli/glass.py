@@ -1,0 +1,39 @@
+"""vitral glass RUN|WEIGHTS [--port 8000] [--no-browser]"""
+
+import os
+import sys
+
+import click
+
+from vitral.cli import completion
+
+
+@click.command()
+@click.argument("source", metavar="RUN|WEIGHTS", shell_complete=completion.runs)
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Where to listen; else any that is free.")
+@click.option("--no-browser", is_flag=True, help="Print the address, and open nothing.")
+def command(source: str, port: int, no_browser: bool) -> None:
+    """Open a page on this machine in which one sees into a model.
+
+    Drop in a picture; hover over a patch and see what it attends to, in any block and head; switch patches off and
+    watch the prediction change. RUN is a run folder, or weights as for `vitral predict`; those may have no classes.
+    The page is for this machine only, and nothing leaves it. Ctrl-C ends it.
+    """
+    from vitral.look.glass.server import Glass
+
+    with Glass.open(source, port) as server:
+        click.echo(f"{server.subject.name} is under glass at {server.url} (Ctrl-C ends it)")
+        sys.stdout.flush()  # before somebody waits for it in a pipe
+        try:
+            if not no_browser and _has_windows():
+                import webbrowser
+
+                webbrowser.open(server.url)
+            server.serve_forever()
+        except KeyboardInterrupt:
+            click.echo("")  # behind the ^C that the terminal shows
+
+
+def _has_windows() -> bool:
+    """Whether a browser would open a window: one that is text takes the terminal and gives it back at its end."""
+    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,0 +1,161 @@
+"""vitral look RUN|WEIGHTS PICTURE|FOLDER … [--method NAME] [--blocks 0,-1] [--out FOLDER] [--model] [--json]"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vitral.cli import completion
+from vitral.cli.predict import _files as files_of
+from vitral.cli.terminal import console, printable
+from vitral.errors import DataError
+
+if TYPE_CHECKING:
+    from vitral.look.looked import Look, Looker
+    from vitral.look.maps import Some
+
+
+@click.command()
+@click.argument("source", metavar="RUN|WEIGHTS", shell_complete=completion.runs)
+@click.argument("pictures", nargs=-1, type=click.Path(path_type=Path), metavar="[PICTURE|FOLDER]...")
+@click.option("--method", help="Which map: attention, rollout or class-attention, the default where there are classes.")
+@click.option("--blocks", default="-1", show_default=True, help="Whose heads are shown: 0,5 or all; -1 is the last.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to. Default: looks/NAME.")
+@click.option("--model", "of_model", is_flag=True, help="Draw the model: filters, positions, how far heads look.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+def command(
+    source: str,
+    pictures: tuple[Path, ...],
+    method: str | None,
+    blocks: str,
+    out: Path | None,
+    of_model: bool,
+    as_json: bool,
+) -> None:
+    """Show where a model looked for its answer, and how far to believe that.
+
+    Writes one figure a PICTURE: its patches, the prediction, the map over the picture, other maps, the heads of a
+    block. Of a FOLDER all pictures, and a page with them all, index.html. Each map is graded: patches are taken away
+    in its order, and if the answer does not fall sooner than with 8 random maps, the figure says so.
+
+    RUN is a run folder, or weights as for `vitral predict`; without classes there are maps and no prediction.
+    """
+    from vitral.evaluation.probe import name_of
+    from vitral.look.gallery import GALLERY
+    from vitral.look.looked import Looker
+
+    if not pictures and not of_model:
+        raise click.UsageError("Name a picture or a folder to look at; or --model draws the model itself.")
+    looker = Looker.load(source, method, _blocks(blocks))
+    files = [file for picture in pictures for file in files_of(picture)]
+    folder = out or Path("looks") / name_of(source)
+    folder.mkdir(parents=True, exist_ok=True)
+    if of_model:
+        _draw_model(source, looker, files, folder, as_json)
+        return
+    several = len(files) > 1 or any(picture.is_dir() for picture in pictures)
+    told, failed = _look(looker, files, folder, several)
+    if as_json:
+        click.echo(json.dumps(told))
+    elif len(told) > 1 or not failed:
+        _tell(told, folder / GALLERY if several else None)
+    # What was found in a folder may be unreadable; what was asked for by name may not.
+    if named := next((failed[picture] for picture in pictures if picture in failed), ""):
+        raise DataError(named)
+    if len(failed) == len(files):
+        raise DataError("None of these files could be read as a picture.")
+
+
+def _blocks(text: str) -> "Some":
+    if text.strip() == "all":
+        return "all"
+    if not re.fullmatch(r"\s*-?\d+\s*(,\s*-?\d+\s*)*", text):
+        raise click.UsageError(f"--blocks {text}: it takes numbers with commas between them, as in 0,5,-1, or all.")
+    return [int(number) for number in text.split(",")]
+
+
+def _look(
+    looker: "Looker", files: list[Path], folder: Path, several: bool
+) -> tuple[list[dict[str, Any]], dict[Path, str]]:
+    """What is told of each file, and the sentences for those that could not be read."""
+    from vitral.look.gallery import GALLERY, card, write_gallery
+    from vitral.look.lit import draw_look
+
+    told: list[dict[str, Any]] = []
+    cards, failed = [], dict[Path, str]()
+    # A figure never takes the place of a picture, wherever it is written to.
+    taken = {file.name.lower() for file in files if file.parent.resolve() == folder.resolve()}
+    for file, look in _each(looker, files):
+        if isinstance(look, DataError):
+            failed[file] = str(look)
+            told.append({"path": str(file), "error": str(look)})
+            continue
+        figure = folder / _free_name(file, taken)
+        draw_look(figure, look, looker.subject.name)
+        told.append({**look.write(), "says": look.says, "figure": str(figure)})
+        if several:
+            cards.append(card(look, figure.name))
+    if cards:
+        write_gallery(folder / GALLERY, cards, list(failed.values()), looker.subject.name, looker.method)
+    return told, failed
+
+
+def _each(looker: "Looker", files: list[Path]) -> Iterator[tuple[Path, "Look | DataError"]]:
+    from rich.console import Console
+    from rich.progress import track
+
+    bar = Console(stderr=True)  # so that what a program reads from stdout is the answers alone
+    quiet = len(files) < 2 or not bar.is_terminal
+    found = track(looker.each(files), "looking", len(files), console=bar, transient=True, disable=quiet)
+    yield from zip(files, found, strict=True)
+
+
+def _free_name(file: Path, taken: set[str]) -> str:
+    """A name for its figure that no other picture of this call has, whatever letters a file system tells apart."""
+    stem, number = file.stem, 1
+    name = f"{stem}.png"
+    while name.lower() in taken:
+        number += 1
+        name = f"{stem}-{number}.png"
+    taken.add(name.lower())
+    return name
+
+
+def _tell(told: list[dict[str, Any]], page: Path | None) -> None:
+    from rich.text import Text
+
+    for one in told:
+        line = Text(f"{printable(one['path'])}  ")
+        if "error" in one:
+            line.append(f"not looked at: {printable(one['error'])}", style="red")
+        else:
+            line.append(f"{printable(one['says']) or 'No classes, so no prediction.'}\n", style="bold")
+            grade = one.get("grade")
+            style = "dim" if grade is None or grade["better_than_chance"] else "yellow"
+            line.append(f"    {grade['sentence'] if grade else one['ungraded']}", style=style)
+        console.print(line, soft_wrap=True)
+    graded = [one["grade"] for one in told if "grade" in one]
+    if len(graded) > 1:
+        better = sum(grade["better_than_chance"] for grade in graded)
+        console.print(f"\nOn {better} of {len(graded)} pictures the map is better than chance.")
+    if written := [one for one in told if "figure" in one]:
+        console.print(f"Look at {page or written[0]['figure']}", soft_wrap=True)
+
+
+def _draw_model(source: str, looker: "Looker", files: list[Path], folder: Path, as_json: bool) -> None:
+    from vitral.look.glass.shelf import examples
+    from vitral.look.portrait import draw_model
+
+    subject = looker.subject
+    pictures = [subject.preprocess.resized(file) for file in files[:16]]
+    pictures = pictures or [shown.pixels for shown in examples(source, subject.preprocess)]
+    written, notes = draw_model(folder, subject.model, subject.preprocess, pictures)
+    if as_json:
+        click.echo(json.dumps({"figures": [str(path) for path in written], "notes": notes}))
+        return
+    for note in notes:
+        console.print(note, soft_wrap=True)
+    console.print(f"Look at {folder}/: {', '.join(path.name for path in written)}", soft_wrap=True)

@@ -1,0 +1,43 @@
+// The attention of one picture: (blocks, heads, T, T), in the 16 bits in which it came.
+
+// Every number of 16 bits as a float: 1 sign, 5 exponent, 10 fraction. Shares have no sign.
+const FLOATS = Float32Array.from({ length: 0x8000 }, (_, half) => {
+  const [exponent, fraction] = [half >> 10, half & 0x3ff];
+  return exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024);
+});
+
+export const MEAN = -1; // of all heads; or of all patches, where no token stands for the picture
+
+export class Maps {
+  constructor({ depth, heads, extra, grid }) {
+    this.heads = heads;
+    this.extra = extra.length;
+    this.patches = grid[0] * grid[1];
+    this.tokens = this.extra + this.patches;
+    this.bytesPerBlock = 2 * heads * this.tokens ** 2;
+    this.bytes = new Uint8Array(depth * this.bytesPerBlock);
+    this.halves = new Uint16Array(this.bytes.buffer);
+    this.blocks = 0; // how many have arrived
+  }
+
+  /** How much one token takes from each token: (T,), sums to 1. */
+  row(block, head, token) {
+    const heads = head === MEAN ? [...Array(this.heads).keys()] : [head];
+    const asking = token === MEAN ? [...Array(this.patches).keys()].map((patch) => this.extra + patch) : [token];
+    const sum = new Float32Array(this.tokens);
+    for (const one of heads) {
+      for (const query of asking) {
+        const start = ((block * this.heads + one) * this.tokens + query) * this.tokens;
+        for (let i = 0; i < this.tokens; i++) sum[i] += FLOATS[this.halves[start + i]];
+      }
+    }
+    return sum.map((share) => share / (heads.length * asking.length));
+  }
+
+  /** The part of it that goes to the patches. */
+  patchesOf(row) {
+    return row.subarray(this.extra);
+  }
+}
+
+export const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);

@@ -1,0 +1,180 @@
+"""The model that lies under the glass, and what can be asked of it about one picture."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vitral.data.threads import one_core_each
+from vitral.errors import DataError, RecipeError
+from vitral.look.maps import each_block, layout_of
+from vitral.look.readings import METHODS, class_attention
+from vitral.model.shapes import shapes
+from vitral.run import Run
+from vitral.weights.calibration import Calibration
+from vitral.weights.own import Weights
+from vitral.weights.pretrained import load_pretrained
+
+Pixels = NDArray[np.uint8]  # (C, H, W): what the model sees of a picture
+
+SMALL = 4 * 10**9  # operations an image, below which a second core waits more than it works
+MOST_MAPS = 400 * 2**20  # bytes of one picture's maps that a page is asked to hold
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How probable each class is, and how unlike the pictures it learnt from this one is (above 1: unlike them all)."""
+
+    probabilities: NDArray[np.float32]  # (classes,)
+    distance: float | None
+
+    def ranked(self, count: int) -> list[int]:
+        """The numbers of the most probable classes."""
+        return [int(label) for label in np.argsort(-self.probabilities, kind="stable")[:count]]
+
+
+class Subject:
+    """A model, what it wants to see and what its answers are called.
+
+    Threads may ask at once: one thread answers them all, one after another. A reading by gradients listens at the model
+    while it runs; and each thread that computes would start helpers of its own, which get in each other's way.
+
+    >>> from vitral.data.preprocess import Preprocess
+    >>> from vitral.model.vit import ViT, ViTConfig
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=4, channels=1, width=16, depth=1, heads=2, classes=2))
+    >>> seen = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
+    >>> subject = Subject("cats", Weights(model, seen, ("cat", "dog")))
+    >>> subject.answer(np.zeros((1, 8, 8), np.uint8), off=[3]).probabilities
+    array([0.5, 0.5], dtype=float32)
+    """
+
+    def __init__(self, name: str, weights: Weights, calibration: Calibration | None = None) -> None:
+        self.name = name
+        self.model = weights.model.eval()
+        self.preprocess = weights.preprocess
+        self.class_names = weights.class_names
+        numbers = tuple(str(number) for number in range(len(self.class_names)))
+        self.unnamed = self.class_names == numbers and getattr(weights, "loaded", None) is not None
+        self.calibration = calibration
+        self.layout = layout_of(self.model, self.preprocess.image_size)
+        is_small = sum(row.flops * row.times for row in shapes(self.model.config)) < SMALL
+        self._worker = one_core_each(1) if is_small else ThreadPoolExecutor(1)
+
+    @classmethod
+    def load(cls, source: str | Path) -> "Subject":
+        """From a run or anybody's weights. They may have no classes: then there are maps and no answers."""
+        if Run.is_run(source):
+            run = Run.load(source)
+            weights = run.weights()
+            return cls(run.folder.resolve().name, weights, Calibration.beside(run.folder, weights.model))
+        pretrained, path = load_pretrained(source), Path(source)
+        folder = path if path.is_dir() else path.parent
+        calibration = Calibration.beside(folder, pretrained.model) if pretrained.loaded is None else None
+        inside = path.exists() and path.stem in ("model", "pytorch_model")  # its folder says more
+        return cls((folder.resolve() if inside else path).name, pretrained, calibration)
+
+    @property
+    def titles(self) -> list[str]:
+        """What the classes are called on the page: where nobody named them, a number would look like an answer."""
+        return [f"class {name}" if self.unnamed else name for name in self.class_names]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens a picture becomes."""
+        return self.layout.patches.stop
+
+    @property
+    def maps_bytes(self) -> int:
+        """How large the maps of one picture are."""
+        return 2 * self.model.config.depth * self.model.config.heads * self.tokens**2
+
+    def told(self) -> dict[str, Any]:
+        """What the page has to know of the model."""
+        config, size = self.model.config, self.maps_bytes
+        too_large = (
+            f"The attention of one picture has {size // 2**20:,} MB here ({self.tokens:,} tokens), too much for a "
+            "page. The prediction and the maps of the whole model are there."
+        )
+        methods = [name for name in METHODS if name != "attention" and (config.classes or name != "class-attention")]
+        fixed = "With relative positions no patch can be left out: distances are counted in patches."
+        return {
+            "name": self.name,
+            "image_size": self.preprocess.image_size,
+            "patch_size": config.patch_size,
+            "grid": self.layout.grid,
+            "extra": self.layout.extra,
+            "depth": config.depth,
+            "heads": config.heads,
+            "classes": config.classes,
+            "methods": methods,
+            "no_maps": too_large if size > MOST_MAPS else "",
+            "fixed": fixed if config.positions.kind == "relative" else "",
+        }
+
+    def answer(self, pixels: Pixels, off: Sequence[int] = ()) -> Answer | None:
+        """What it says of a picture of which these patches are left out; None where it has no classes."""
+        keep = self._kept(off)
+        if not self.class_names:
+            return None
+        return self._worker.submit(self._answered, pixels, keep).result()
+
+    @torch.inference_mode()
+    def _answered(self, pixels: Pixels, keep: torch.Tensor | None) -> Answer:
+        tokens = self.model.features(self._images(pixels), keep, self.model.config.tokens_seen)
+        logits = torch.stack(self.model.logits(tokens)).mean(dim=0).float()
+        if self.calibration is None:
+            return Answer(logits.softmax(dim=1)[0].numpy(), None)
+        distance = self.calibration.distances(self.model.pool(tokens).float()).item()
+        return Answer(self.calibration.probabilities(logits)[0].numpy(), distance)
+
+    def maps(self, pixels: Pixels) -> Iterator[bytes]:
+        """Block by block all of its attention, (heads, T, T) in float16: enough for a share of 0.00001 to be seen."""
+        if self.maps_bytes > MOST_MAPS:
+            raise RecipeError(self.told()["no_maps"])
+        blocks = each_block(self.model, self._images(pixels))
+        for _ in range(self.model.config.depth):
+            yield self._worker.submit(_next_half, blocks).result()
+
+    def reading(self, pixels: Pixels, method: str, label: int | None = None) -> NDArray[np.float32]:
+        """A map over the patches by one of METHODS, (down, across); `class-attention` for the class `label`."""
+        if method not in METHODS:
+            raise RecipeError(f"There is no method {method}. There are: {', '.join(METHODS)}.")
+        if label is not None and method != "class-attention":
+            raise RecipeError(f"The method {method} is the same for every class.")
+        return self._worker.submit(self._read, pixels, method, label).result()
+
+    def _read(self, pixels: Pixels, method: str, label: int | None) -> NDArray[np.float32]:
+        images = self._images(pixels)
+        if label is None:
+            found = METHODS[method](self.model, images)
+        else:
+            found = class_attention(self.model, images, torch.tensor([label]))
+        return found[0].detach().float().numpy()
+
+    def _images(self, pixels: Pixels) -> torch.Tensor:  # → (1, C, H, W)
+        images = self.preprocess.normalise(torch.from_numpy(pixels))[None]
+        return images.to(next(self.model.parameters()))
+
+    def _kept(self, off: Sequence[int]) -> torch.Tensor | None:  # → (1, K)
+        """The patches that stay."""
+        if not off:
+            return None
+        count = self.layout.grid[0] * self.layout.grid[1]
+        for number in off:
+            if not 0 <= number < count:
+                raise DataError(f"There is no patch {number}: the picture has {count}, numbered 0 to {count - 1}.")
+        kept = sorted(set(range(count)) - set(off))
+        if not kept:
+            raise DataError("All patches are switched off, and there is nothing left to look at. Leave one on.")
+        return torch.tensor([kept])
+
+
+def _next_half(blocks: Iterator[tuple[int, torch.Tensor]]) -> bytes:
+    """The next block's maps in float16."""
+    _, shares = next(blocks)  # (1, heads, T, T)
+    return shares[0].to(torch.float16).numpy().astype("<f2", copy=False).tobytes()

@@ -1,0 +1,250 @@
+"""How well does a map explain an answer? Patches are left out in the order of the map, and the model is asked again.
+
+Deletion: what the map marks most goes first. If the answer rests on it, its probability falls at once, and the score,
+the mean of the probability along the way from all patches to one, is low. Insertion: what it marks most comes first,
+and the score of a good map is high (Petsiuk et al. 2018, arXiv:1806.07421). They painted over pixels, which makes
+pictures that no model has seen. A ViT takes any number of tokens, so here the patch is simply not there.
+
+A score by itself says little: a picture may need one patch, or all. So it stands beside those of random maps on the
+same picture, and beside that of the same model with random weights.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitral.data.randomness import uniform
+from vitral.errors import DataError
+from vitral.model.vit import ViT
+
+STEPS = 16  # numbers of patches that the model is asked with
+RANDOM = 8  # maps to compare with: by luck alone one map in nine is better than eight others
+TOKENS = 8_192  # that are worked on at a time: enough to keep the processor busy, little memory
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The probability of a class while patches are left out, for B maps at S numbers of patches, from all to one."""
+
+    shares_kept: Tensor  # (S,) from 1 down
+    deletion: Tensor  # (B, S): what the map marks least is kept
+    insertion: Tensor  # (B, S): what it marks most is kept
+
+    @property
+    def deletion_scores(self) -> Tensor:
+        """(B,) low is good."""
+        return scores(self.shares_kept, self.deletion)
+
+    @property
+    def insertion_scores(self) -> Tensor:
+        """(B,) high is good."""
+        return scores(self.shares_kept, self.insertion)
+
+
+def scores(shares_kept: Tensor, probabilities: Tensor) -> Tensor:  # (S,), (…, S) → (…)
+    """The mean of curves, each step as wide as its share of the patches.
+
+    >>> scores(torch.tensor([1.0, 0.5, 0.1]), torch.tensor([0.8, 0.8, 0.0])).round(decimals=3)
+    tensor(0.6220)
+    """
+    if len(shares_kept) == 1:  # one patch: nothing can be left out
+        return probabilities[..., 0]
+    return torch.trapezoid(probabilities, 1 - shares_kept) / (shares_kept[0] - shares_kept[-1])
+
+
+def curves(
+    model: ViT,
+    images: Tensor,  # (B, C, H, W)
+    maps: Tensor,  # (B, down, across)
+    classes: Tensor,  # (B,)
+    steps: int = STEPS,
+    *,
+    temperature: float = 1.0,
+) -> Curves:
+    """Deletion and insertion of each map on its image, for its class.
+
+    >>> from vitral.model.config import ViTConfig
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=2, width=16, depth=2, heads=2, classes=3)).eval()
+    >>> found = curves(model, torch.rand(2, 3, 8, 8), torch.rand(2, 4, 4), torch.tensor([0, 2]), steps=5)
+    >>> found.shares_kept.tolist(), found.deletion.shape
+    ([1.0, 0.75, 0.5, 0.3125, 0.0625], torch.Size([2, 5]))
+    """
+    down, across = model.grid_of(images)
+    if maps.shape != (len(images), down, across):
+        raise DataError(
+            f"The maps are {tuple(maps.shape)}: for these images it takes ({len(images)}, {down}, {across})."
+        )
+    falling = _ranked(maps.flatten(1).cpu())  # (B, N)
+    counts = _counts(down * across, steps)
+    orders = torch.stack([falling.flip(1), falling], dim=1)  # (B, 2, N)
+    found = _probabilities(model, images, orders, classes, counts, temperature)
+    return Curves(torch.tensor(counts) / (down * across), found[:, 0], found[:, 1])
+
+
+@dataclass(frozen=True, eq=False)
+class Grade:
+    """A map beside chance, on the picture that it is of.
+
+    Scores are mean probabilities of the answer, from 0 to 1. Keeping a random half and leaving one out are the same
+    thing, so the random maps need one curve each, which stands for both their deletion and their insertion.
+    """
+
+    shares_kept: Tensor  # (S,)
+    curves: Tensor  # (2 + RANDOM, S): deletion and insertion of the map, then the random maps
+    untrained: float | None = None  # deletion by the map of the same model with random weights
+
+    @cached_property
+    def _scores(self) -> list[float]:
+        return [float(score) for score in scores(self.shares_kept, self.curves)]
+
+    @property
+    def deletion(self) -> float:
+        return self._scores[0]
+
+    @property
+    def insertion(self) -> float:
+        return self._scores[1]
+
+    @property
+    def random(self) -> list[float]:
+        """The scores of the random maps, the lowest first."""
+        return sorted(self._scores[2:])
+
+    @property
+    def random_deletion(self) -> float:
+        """Their mean."""
+        return sum(self.random) / len(self.random)
+
+    @property
+    def random_insertion(self) -> float:
+        """The same: see above."""
+        return self.random_deletion
+
+    @property
+    def better(self) -> bool:
+        """Whether the answer falls sooner than with every random map. One map in nine would do so by luck alone."""
+        return self.deletion < self.random[0]
+
+    @property
+    def verdict(self) -> str:
+        if self.better:
+            return "Better than chance"
+        return "Not shown to be better than chance" if self.as_good <= RANDOM // 4 else "No better than chance"
+
+    @property
+    def as_good(self) -> int:
+        """How many random maps do as well, or better."""
+        return sum(score <= self.deletion for score in self.random)
+
+    @property
+    def sentence(self) -> str:
+        """What the scores say, for people."""
+        low, high = self.random[0], self.random[-1]
+        beside = f"{self.random_deletion:.0%} in {len(self.random)} random orders ({low:.0%} to {high:.0%})"
+        told = (
+            f"{self.verdict}: while patches are taken away in the order of this map, the answer keeps "
+            f"{self.deletion:.0%} on average, and {beside}."
+        )
+        if not self.better:
+            does = "does" if self.as_good == 1 else "do"
+            return f"{told} {self.as_good} of these {does} as well, so do not take it for the reason of the answer."
+        if self.untrained is not None and self.untrained <= self.deletion:
+            told += f" But so does the map of a model that has learnt nothing ({self.untrained:.0%})."
+        return told
+
+    def write(self) -> dict[str, Any]:
+        """As JSON has it."""
+        beside = {} if self.untrained is None else {"untrained_deletion": self.untrained}
+        return {
+            "deletion": self.deletion,
+            "insertion": self.insertion,
+            "random": self.random,
+            **beside,
+            "better_than_chance": self.better,
+            "sentence": self.sentence,
+        }
+
+
+def grade(
+    model: ViT,
+    image: Tensor,  # (C, H, W)
+    map: Tensor,  # (down, across)
+    label: int,
+    *,
+    untrained: Tensor | None = None,  # (down, across)
+    temperature: float = 1.0,
+    steps: int = STEPS,
+) -> Grade:
+    """Grade a map of an image for a class: beside random maps, and beside `untrained`, the map that the same model
+    gives with random weights (see `with_random_weights`).
+
+    >>> from vitral.model.config import ViTConfig
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=2, width=16, depth=2, heads=2, classes=3)).eval()
+    >>> found = grade(model, torch.rand(3, 8, 8), torch.rand(4, 4), 0)
+    >>> found.better  # it has learnt nothing: every class has 1/3, whatever is left out
+    False
+    """
+    down, across = model.grid_of(image[None])
+    patches = down * across
+    falling = _ranked(map.reshape(1, patches).cpu())
+    # Random, and the same whenever this image is graded; other images have others, or luck would be theirs together.
+    seed = zlib.crc32(image.float().cpu().numpy().tobytes())
+    chance = torch.from_numpy(uniform(seed, "random maps", samples=range(RANDOM), draws=patches)).argsort(dim=1)
+    orders = [falling.flip(1), falling, chance]
+    if untrained is not None:
+        orders.append(_ranked(untrained.reshape(1, patches).cpu()).flip(1))
+    counts = _counts(patches, steps)
+    every = torch.cat(orders)[None]  # (1, maps, N)
+    found = _probabilities(model, image[None], every, torch.tensor([label]), counts, temperature)[0]
+    shares = torch.tensor(counts) / patches
+    beside = None if untrained is None else float(scores(shares, found[-1]))
+    return Grade(shares, found[: 2 + RANDOM], beside)
+
+
+def with_random_weights(model: ViT, seed: int = 0) -> ViT:
+    """The same model before it learnt anything: what its maps show comes from the picture and the architecture alone
+    (Adebayo et al. 2018, arXiv:1810.03292)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        untrained = ViT(model.config)
+        for name in model.config.classifiers:  # they start at zero, and would give no gradient
+            for parameter in getattr(untrained, name).parameters():
+                nn.init.normal_(parameter, std=0.02)
+    return untrained.to(next(model.parameters())).eval()
+
+
+def _counts(patches: int, steps: int) -> list[int]:
+    """Numbers of patches, from all to one. Not none: what is read out may be the mean of the patches."""
+    return sorted({round(1 + (patches - 1) * step / (steps - 1)) for step in range(steps)}, reverse=True)
+
+
+def _ranked(maps: Tensor) -> Tensor:  # (B, N) → (B, N)
+    """The numbers of the patches, those that are marked most first. Equal ones come in a random order: in reading
+    order, a map that says nothing would be one that marks the sky."""
+    shuffled = torch.from_numpy(uniform(0, "equal patches", samples=[0], draws=maps.shape[1]))[0].argsort()
+    return shuffled[maps[:, shuffled].argsort(dim=1, descending=True, stable=True)]
+
+
+@torch.inference_mode()
+def _probabilities(
+    model: ViT, images: Tensor, orders: Tensor, classes: Tensor, counts: Sequence[int], temperature: float
+) -> Tensor:  # (B, C, H, W), (B, M, N), (B,) → (B, M, S)
+    """The probability of each image's class with the first so many patches of each of its M orders."""
+    B, M, N = orders.shape
+    like, orders = next(model.parameters()), orders.flatten(0, 1)
+    found = torch.empty(B, M, len(counts))
+    for place, count in enumerate(counts):
+        # With all patches the order makes no difference: one row an image.
+        rows = torch.arange(B) if count == N else torch.arange(B).repeat_interleave(M)
+        asked = []
+        for chosen in torch.arange(len(rows)).split(max(1, TOKENS // count)):
+            keep = None if count == N else orders[chosen, :count].to(like.device)
+            logits = model(images[rows[chosen]].to(like), keep).float().cpu() / temperature
+            asked.append(logits.softmax(dim=1).gather(1, classes.cpu()[rows[chosen], None])[:, 0])
+        found[:, :, place] = torch.cat(asked).view(B, -1)
+    return found

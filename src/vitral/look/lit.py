@@ -1,0 +1,220 @@
+"""A map over the picture that it is of, and the figure that `vitral look` writes of a picture."""
+
+import textwrap
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from vitral.look.figures import LIGHT, MAP, caption, figure, show_image
+from vitral.look.looked import MEANINGS, Look
+from vitral.look.readings import kept_mass
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import SubFigure
+
+LEAST = 384  # pixels of the shorter side, so that a map is smooth over a picture of 8 × 8 too
+BRIGHTEST = 0.03  # of the patches, which all have the brightest colour
+HALF = 0.5  # of a map: what is outlined
+COLUMNS = 8  # maps of heads side by side
+WIDE = 12.4  # inches
+
+Pixels = NDArray[np.uint8]
+Map = NDArray[np.float32]  # (down, across)
+
+
+def lit(picture: Pixels, map: Map) -> Image.Image:  # (C, H, W)
+    """The picture in grey, coloured by a map that is smoothed between the centres of the patches; bright is much.
+
+    The scale is the map's own. It ends where only `BRIGHTEST` of the patches lie above: in many models a few
+    patches of the background get so much that all others would be dark beside them (arXiv:2309.16588).
+    """
+    from matplotlib import colormaps
+
+    grey = in_grey(picture)
+    smooth = np.asarray(Image.fromarray(map.astype(np.float32)).resize(grey.size, Image.Resampling.BICUBIC))
+    most = max(float(np.quantile(map, 1 - BRIGHTEST)), 1e-12)
+    shares = np.clip(smooth / most, 0, 1)  # bicubic curves swing a little below 0
+    colours = colormaps[MAP](shares)[:, :, :3]
+    light = np.asarray(grey, np.float32)[:, :, None] / 255
+    # What is bright in the picture stays brighter than what is dark, under every colour.
+    mixed = colours * (0.6 + 0.4 * light) + 0.15 * light
+    return Image.fromarray((255 * np.clip(mixed, 0, 1)).round().astype(np.uint8))
+
+
+def in_grey(picture: Pixels) -> Image.Image:  # (C, H, W)
+    """Light and dark alone, in enough pixels; of bands, the first."""
+    pixels = picture.transpose(1, 2, 0)
+    grey = (
+        Image.fromarray(np.ascontiguousarray(pixels)).convert("L") if len(picture) == 3 else Image.fromarray(picture[0])
+    )
+    times = -(-LEAST // min(grey.size))
+    return grey.resize((times * grey.width, times * grey.height), Image.Resampling.NEAREST) if times > 1 else grey
+
+
+def outline(map: Map, mass: float = HALF) -> list[tuple[tuple[float, float], tuple[float, float]]]:
+    """The edges, in patches across and down, around the fewest patches that hold this much of a map.
+
+    >>> len(outline(np.array([[9, 0], [0, 0]], np.float32)))
+    4
+    """
+    held = kept_mass(torch.from_numpy(map).flatten(), mass).view(map.shape).numpy()
+    padded = np.pad(held, 1)
+    upright = zip(*np.nonzero(padded[1:-1, 1:] != padded[1:-1, :-1]), strict=True)  # between left and right
+    level = zip(*np.nonzero(padded[1:, 1:-1] != padded[:-1, 1:-1]), strict=True)  # between above and below
+    return [((x, y), (x, y + 1)) for y, x in upright] + [((x, y), (x + 1, y)) for y, x in level]
+
+
+def draw_look(to: Path | IO[bytes], look: Look, model: str) -> None:
+    """The figure of a picture: the picture in its patches, the map, the answer, the grade; below, other maps."""
+    down, across = look.map.shape
+    rows = _rows(look)
+    columns = max(5, *(len(row) for row in rows))
+    # Inches: as high as the pictures are when they fill their columns.
+    tall = min(2.0, down / across)
+    above, below = max(4.4, 4.1 * tall + 0.35), (WIDE / columns * tall + 0.22) * len(rows) + 0.5
+    with figure(
+        to, WIDE, 0.75 + above + below, caption(look.says or "Where it looked", 90), _what(look, model)
+    ) as drawn:
+        drawn.get_layout_engine().set(w_pad=0.1)  # type: ignore[union-attr, call-arg]
+        top, bottom = drawn.subfigures(2, 1, squeeze=False, height_ratios=[above, below])[:, 0]
+        _above(top, look)
+        _below(bottom, look, rows, columns)
+
+
+def _what(look: Look, model: str) -> str:
+    down, across = look.map.shape
+    name = caption(Path(look.name).name, 60)
+    return (
+        f"{name}, as {caption(model, 40)} sees it: {down} × {across} patches of {look.patch_size} × {look.patch_size} "
+        f"pixels. {look.verdict}"
+    )
+
+
+def _above(top: "SubFigure", look: Look) -> None:
+    left, middle, right = top.subfigures(
+        1, 3, squeeze=False, width_ratios=[1, 1, 0.95 if look.answers else 1], wspace=0.02
+    )[0]
+    seen = left.subplots()
+    show_image(seen, look.picture)
+    seen.set_anchor("N")
+    _grid(seen, look, 0.6)
+    seen.set_title("What it sees, patch by patch")
+    marked = middle.subplots()
+    _show_lit(marked, look.picture, look.map)
+    marked.set_anchor("N")
+    _grid(marked, look, 0.12)
+    _outlined(marked, look)
+    marked.set_title(f"Where it looked: {look.method}")
+    if not look.answers:
+        name, map = next((name, map) for name, map in look.maps.items() if name != look.method)
+        other = right.subplots()
+        _show_lit(other, look.picture, map)
+        other.set_anchor("N")
+        other.set_title(f"The same by {name}")
+        return
+    if look.grade is None:
+        _answers(right.subplots(), look)
+        return
+    bars, chart = right.subplots(2, 1, height_ratios=[1.15, 1])
+    _answers(bars, look)
+    _deletion(chart, look)
+
+
+def _answers(axes: "Axes", look: Look) -> None:
+    """Bars, the most probable answer first; names stand above their bars, so that long ones have room."""
+    axes.axis("off")
+    axes.set_title("What it says")
+    for row, (label, share) in enumerate(look.answers):
+        bold: Any = {"fontweight": "bold"} if row == 0 else {}
+        axes.barh(row + 0.32, 1, height=0.18, color=LIGHT.grid)
+        axes.barh(row + 0.32, share, height=0.18, color=LIGHT.blue if row == 0 else LIGHT.bar)
+        axes.text(0, row, caption(label, 34), va="center", fontsize=9.5, **bold)
+        axes.text(1, row, f"{share:.1%}", va="center", ha="right", fontsize=9.5, **bold)
+    axes.set_xlim(0, 1)
+    axes.set_ylim(max(len(look.answers), 3) - 0.45, -0.4)
+
+
+def _deletion(axes: "Axes", look: Look) -> None:
+    """How the answer falls while patches are left out: in the order of the map, and in random ones."""
+    assert look.grade is not None
+    grade = look.grade
+    left_out = (1 - grade.shares_kept).numpy()
+    style: Any = {"color": LIGHT.blue if grade.better else LIGHT.red, "linewidth": 2.4, "zorder": 3}
+    axes.plot(left_out, grade.curves[0].numpy(), label=f"this map: {grade.deletion:.0%} on average", **style)
+    for number, row in enumerate(grade.curves[2:].numpy()):
+        label = f"{len(grade.random)} random maps: {grade.random_deletion:.0%} on average" if number == 0 else None
+        axes.plot(left_out, row, color=LIGHT.grey, linewidth=0.9, alpha=0.75, label=label)
+    if grade.untrained is not None:
+        axes.plot([], [], " ", label=f"its map with random weights: {grade.untrained:.0%}")
+    axes.set_title(grade.verdict, color=LIGHT.ink if grade.better else LIGHT.red)
+    axes.set(ylim=(0, 1.02), xlim=(0, 1))
+    axes.set_xlabel("patches left out, those it marks most first", fontsize=9)
+    axes.set_ylabel("answer", fontsize=9)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.set_yticks([0, 0.5, 1])
+    axes.tick_params(labelsize=8.5)
+    axes.grid(axis="y")
+    # Below the axes, where no line passes.
+    below: Any = {"loc": "upper left", "bbox_to_anchor": (-0.02, -0.4), "borderaxespad": 0}
+    axes.legend(frameon=False, fontsize=8.5, handlelength=1.4, labelspacing=0.3, **below)
+
+
+def _rows(look: Look) -> list[list[tuple[str, Map]]]:
+    """The small maps below, row by row: the other methods, then each block's heads; of one block all in one row."""
+    others = [(name, map) for name, map in look.maps.items() if name != look.method] if look.answers else []
+    rows = [others] if len(look.heads) > 1 and others else []
+    for block, heads in look.heads.items():
+        tiles = [(f"block {block}, head {number}", map) for number, map in enumerate(heads)]
+        tiles = tiles if rows else [*others, *tiles]
+        rows += [tiles[start : start + COLUMNS] for start in range(0, len(tiles), COLUMNS)]
+    return rows
+
+
+def _below(bottom: "SubFigure", look: Look, rows: list[list[tuple[str, Map]]], columns: int) -> None:
+    grid = bottom.subplots(len(rows), columns, squeeze=False)
+    for axes in grid.flat:
+        axes.axis("off")
+    for places, row in zip(grid, rows, strict=True):
+        for axes, (name, map) in zip(places, row, strict=False):
+            _show_lit(axes, look.picture, map)
+            axes.set_title(name, fontsize=9, fontweight="normal")
+    told = (
+        f"{look.method}: {MEANINGS[look.method]}. Bright is much; each map has a scale of its own and is smoothed "
+        "between the centres of the patches. White outline: the fewest patches that hold half of the map. Blocks and "
+        "heads are counted from 0."
+    )
+    style: Any = {"ha": "left", "fontsize": 9, "color": LIGHT.soft, "linespacing": 1.3}
+    bottom.supxlabel("\n".join(textwrap.wrap(told, int(14.5 * WIDE))), x=0.01, **style)
+
+
+def _show_lit(axes: "Axes", picture: Pixels, map: Map) -> None:
+    """In the coordinates of the picture."""
+    height, width = picture.shape[1:]
+    axes.imshow(lit(picture, map), extent=(-0.5, width - 0.5, height - 0.5, -0.5), interpolation="antialiased")
+    axes.axis("off")
+
+
+def _grid(axes: "Axes", look: Look, alpha: float) -> None:
+    """The borders of the patches: white on dark, so that they are seen on every picture."""
+    (down, across), (height, width) = look.map.shape, look.picture.shape[1:]
+    for colour, wide in (("#000000", 1.4), ("#FFFFFF", 0.6)):
+        style: Any = {"color": colour, "alpha": alpha, "linewidth": wide}
+        for row in range(1, down):
+            axes.axhline(row * height / down - 0.5, **style)
+        for column in range(1, across):
+            axes.axvline(column * width / across - 0.5, **style)
+
+
+def _outlined(axes: "Axes", look: Look) -> None:
+    from matplotlib.collections import LineCollection
+
+    (down, across), (height, width) = look.map.shape, look.picture.shape[1:]
+    step = np.array([width / across, height / down])
+    edges = [np.array(edge) * step - 0.5 for edge in outline(look.map)]
+    axes.add_collection(LineCollection(edges, colors="#FFFFFF", linewidths=1.3, capstyle="round"))

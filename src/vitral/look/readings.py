@@ -1,0 +1,357 @@
+"""What attention and tokens tell, as numbers: maps over the patches, and what a model has learned.
+
+Images are normalised, (B, C, H, W). A map over the patches is (B, down, across), float32, and not scaled to a maximum.
+`drawn.py` has a figure for each.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize, pad
+
+from vitral.errors import RecipeError
+from vitral.look.maps import Layout, attention_maps, each_block, layout_of, looking, queries_of
+from vitral.model.positions import sincos_1d
+from vitral.model.vit import Block, ViT
+
+Fuse = Literal["mean", "max", "min"]
+FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": lambda shares: shares.mean(dim=1),
+    "max": lambda shares: shares.amax(dim=1),
+    "min": lambda shares: shares.amin(dim=1),
+}
+
+
+def class_token_map(model: ViT, images: Tensor, block: int = -1) -> Tensor:  # → (B, down, across)
+    """What the class token took from each patch, in one block; the mean over heads.
+
+    Where the answer is read from other tokens, the mean over those: of both in a distilled model, of the patches in
+    one that pools their mean.
+
+    >>> from vitral.model.config import ViTConfig
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
+    >>> class_token_map(model, torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 2, 2])
+    """
+    maps = attention_maps(model, images, blocks=block, queries="answer").over_patches()
+    return maps.float().mean(dim=(1, 2, 3))
+
+
+def rollout(model: ViT, images: Tensor, *, fuse: Fuse = "mean", discard: float = 0.0) -> Tensor:  # → (B, down, across)
+    """Attention followed from the answer down to the patches (Abnar and Zuidema 2020, arXiv:2005.00928).
+
+    Heads are fused into one map a block; a residual adds as much of the token itself as attention adds of others, and
+    rows are made to sum to 1 again; then the maps of all blocks are multiplied. `discard` puts that share of the
+    smallest weights of each fused map to zero first.
+
+    >>> from vitral.model.config import ViTConfig
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
+    >>> rollout(model, torch.zeros(1, 3, 8, 8), fuse="max", discard=0.5).shape
+    torch.Size([1, 2, 2])
+    """
+    if fuse not in FUSIONS:
+        raise RecipeError(f"fuse is {fuse!r}: heads are fused by mean, max or min.")
+    if not 0 <= discard < 1:
+        raise RecipeError(f"discard is {discard}: it takes a share from 0 up to, and not including, 1.")
+    row = _reading(model, images)
+    # From the last block down only one row is to be multiplied, and one block's maps are in memory at a time.
+    for block, tokens in reversed(list(zip(_blocks(model), _states(model, images), strict=False))):
+        with looking(model):
+            fused = FUSIONS[fuse](block.attn.map(block.norm1(tokens)).float())  # (B, T, T)
+        fused = _without_the_smallest(fused, discard)
+        fused.diagonal(dim1=1, dim2=2).add_(1)
+        row = row @ (fused / fused.sum(dim=2, keepdim=True))
+    return _over_patches(model, images, row)
+
+
+def _without_the_smallest(fused: Tensor, share: float) -> Tensor:  # (B, T, T) → (B, T, T)
+    count = int(share * fused[0].numel())
+    if count == 0:
+        return fused
+    smallest = fused.flatten(1).topk(count, dim=1, largest=False).indices
+    return fused.flatten(1).scatter(1, smallest, 0.0).view_as(fused)
+
+
+def class_attention(model: ViT, images: Tensor, classes: Tensor | None = None) -> Tensor:  # → (B, down, across)
+    """What spoke for a class: attention, weighted by how much more of it would raise that class's logit, and followed
+    through all blocks (Chefer, Gur and Wolf 2021, arXiv:2103.15679).
+
+    `classes`, (B,), are the numbers of the classes; None: of those that the model says. Each block adds R ← R + Ā R, Ā
+    the mean over heads of A ∘ ∂logit/∂A where that is positive.
+
+    >>> from vitral.model.config import ViTConfig
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
+    >>> class_attention(model, torch.zeros(1, 3, 8, 8), torch.tensor([2])).shape
+    torch.Size([1, 2, 2])
+    """
+    _known_classes(model, images, classes)
+    row = start = _reading(model, images)
+    for block, tokens, slope in reversed(_slopes(model, images, classes)):
+        with looking(model):
+            row = row + row @ _weighted(block, tokens, slope)
+    # A patch that is read out itself explains nothing by being itself.
+    return _over_patches(model, images, row - start)
+
+
+def _slopes(model: ViT, images: Tensor, classes: Tensor | None) -> list[tuple[Block, Tensor, Tensor]]:
+    """Each block with its tokens, and with the slope of the logit by what its heads gathered; both (B, T, D)."""
+    given: list[Tensor] = []
+    gathered: list[Tensor] = []  # A V, the heads side by side: what `proj` gets
+    with looking(model):
+        tokens = model.embed(images)
+    with looking(model, gradient=True):
+        tokens.requires_grad_()  # the weights may be frozen
+        for block in _blocks(model):
+            given.append(tokens.detach())
+            hook = block.attn.proj.register_forward_pre_hook(lambda _, got: gathered.append(got[0]))
+            try:
+                tokens = block(tokens)
+            finally:
+                hook.remove()
+        logits = torch.stack(model.logits(model.norm(tokens))).mean(dim=0)
+        chosen = logits.argmax(dim=1) if classes is None else classes.to(logits.device)
+        slopes = torch.autograd.grad(logits.gather(1, chosen[:, None]).sum(), gathered)
+    return list(zip(_blocks(model), given, slopes, strict=True))
+
+
+def _weighted(block: Block, tokens: Tensor, slope: Tensor) -> Tensor:  # (B, T, D), (B, T, D) → (B, T, T)
+    """The positive part of A ∘ ∂logit/∂A, mean over heads. As the heads gather A V, ∂/∂A = ∂/∂(A V) Vᵀ."""
+    x = block.norm1(tokens)
+    _, _, values = block.attn.queries_keys_values(x)  # (B, heads, T, D/heads)
+    by_head = slope.unflatten(2, (block.attn.heads, -1)).transpose(1, 2)
+    weighted = block.attn.map(x)  # changed in place, for it is large
+    return weighted.mul_(by_head @ values.mT).relu_().mean(dim=1).float()
+
+
+def _known_classes(model: ViT, images: Tensor, classes: Tensor | None) -> None:
+    count = model.config.classes
+    if count == 0:
+        raise RecipeError("This model has no classes that a map could speak for. Attention and rollout need none.")
+    if classes is None:
+        return
+    if classes.shape != images.shape[:1] or classes.is_floating_point():
+        raise RecipeError(f"classes has the shape {tuple(classes.shape)}: it takes one number for each image.")
+    for number in classes.tolist():
+        if not 0 <= number < count:
+            raise RecipeError(f"There is no class {number}: the model has {count}, numbered 0 to {count - 1}.")
+
+
+def _blocks(model: ViT) -> list[Block]:
+    return list(model.blocks)  # type: ignore[arg-type]
+
+
+def _states(model: ViT, images: Tensor) -> list[Tensor]:  # → each (B, T, D)
+    """The tokens that each block gets, and those that the last one gives."""
+    with looking(model):
+        states = [model.embed(images)]
+        for block in model.blocks:
+            states.append(block(states[-1]))
+    return states
+
+
+def _reading(model: ViT, images: Tensor) -> Tensor:  # → (B, 1, T)
+    """How much of the answer is read from each token: all from the class token, in the paper."""
+    asking = queries_of(model, images, "answer")
+    row = torch.zeros(len(images), 1, layout_of(model, images).patches.stop, device=images.device)
+    row[:, :, list(asking)] = 1 / len(asking)
+    return row
+
+
+def _over_patches(model: ViT, images: Tensor, row: Tensor) -> Tensor:  # (B, 1, T) → (B, down, across)
+    layout = layout_of(model, images)
+    return row[:, 0, layout.patches].unflatten(1, layout.grid)
+
+
+# What `--method` names.
+METHODS: Mapping[str, Callable[[ViT, Tensor], Tensor]] = {
+    "attention": class_token_map,
+    "rollout": rollout,
+    "class-attention": class_attention,
+}
+
+
+def attention_distance(model: ViT, images: Tensor) -> Tensor:  # → (blocks, heads)
+    """How far heads look, in pixels: the mean distance between a patch and those it takes from, weighted by how much it
+    takes (the paper's figure 7, right, and figure 11). What a patch takes from the class token or registers has no
+    distance, and does not count."""
+    layout, patch = layout_of(model, images), model.config.patch_size
+    places = torch.cartesian_prod(*(torch.arange(side, device=images.device) for side in layout.grid)).float() * patch
+    far = torch.cdist(places, places)  # (N, N)
+    found = []
+    for _, shares in each_block(model, images, queries="patches"):
+        among = shares[..., layout.patches].float()
+        found.append(((among * far).sum(dim=-1) / among.sum(dim=-1)).mean(dim=(0, 2)))
+    return torch.stack(found)
+
+
+def kept_mass(rows: Tensor, mass: float = 0.6) -> Tensor:  # (…, N) → (…, N), bool
+    """The fewest patches that hold so much of what a row gives to all of them (DINO's figures, with 0.6).
+
+    >>> kept_mass(torch.tensor([0.1, 0.4, 0.2, 0.1])).tolist()
+    [False, True, True, False]
+    """
+    if not 0 < mass <= 1:
+        raise RecipeError(f"mass is {mass}: it takes a share above 0 and up to 1.")
+    largest, order = rows.double().sort(dim=-1, descending=True, stable=True)
+    reached = largest.cumsum(dim=-1) / largest.sum(dim=-1, keepdim=True)
+    # A patch is needed as long as those before it do not hold enough; rounding must not ask for one more.
+    needed = reached - largest / largest.sum(dim=-1, keepdim=True) < mass - 1e-9
+    return torch.zeros_like(needed).scatter(-1, order, needed)
+
+
+def patch_features(model: ViT, images: Tensor) -> Tensor:  # → (B, down, across, D)
+    """What the last block and its norm make of each patch."""
+    layout = layout_of(model, images)
+    with looking(model):
+        return model.features(images)[:, layout.patches].unflatten(1, layout.grid)
+
+
+@dataclass(frozen=True)
+class Colours:
+    """Patches in colours: what is alike has the same one."""
+
+    rgb: Tensor  # (B, down, across, 3), from 0 to 1
+    subject: Tensor  # (B, down, across), bool: what stands out from the rest
+
+
+def feature_colours(features: Tensor) -> Colours:  # (B, down, across, D)
+    """Patches of all pictures in common colours, and the subject apart from its ground (DINOv2's figures).
+
+    The first principal component parts the patches in two; the side that keeps away from the borders of the pictures is
+    taken for the subject. The first three components among the patches of the subject are its red, green and blue, and
+    the ground is black.
+    """
+    rows = normalize(features.float(), dim=-1)  # a few tokens can be very long, and would be all that is seen
+    subject = _subject(_projected(rows.flatten(0, 2), 1).view(rows.shape[:3]))
+    low_to_high = _projected(rows[subject], 3)
+    low, high = low_to_high.quantile(0.02, dim=0), low_to_high.quantile(0.98, dim=0)
+    rgb = torch.zeros(*rows.shape[:3], 3, device=rows.device)
+    rgb[subject] = ((low_to_high - low) / (high - low).clamp(min=1e-9)).clamp(0, 1)
+    return Colours(rgb, subject)
+
+
+def _subject(component: Tensor) -> Tensor:  # (B, down, across) → bool
+    """Otsu's threshold, the one that leaves least spread on both sides; then the side that is less on the borders."""
+    values = component.flatten().double().sort().values
+    count = torch.arange(1, len(values), device=values.device)
+    below, above = values.cumsum(0)[:-1] / count, (values.sum() - values.cumsum(0)[:-1]) / (len(values) - count)
+    between = count * (len(values) - count) * (above - below) ** 2
+    if not len(between):  # one patch is all that there is
+        return torch.ones_like(component, dtype=torch.bool)
+    high = component > values[between.argmax()]
+    border = torch.ones_like(high)
+    border[:, 1:-1, 1:-1] = False
+    side = high if high[border].float().mean() <= high.float().mean() else ~high
+    # Some models keep notes in patches far from anything, often in the corners: a patch goes with its four neighbours
+    # where none of them is on its side.
+    around = pad(side.float(), (1, 1, 1, 1), value=torch.nan)
+    cross = torch.stack([around[:, :-2, 1:-1], around[:, 2:, 1:-1], around[:, 1:-1, :-2], around[:, 1:-1, 2:]])
+    agree = (cross == side).any(dim=0) | cross.isnan().all(dim=0)
+    return torch.where(agree, side, ~side)
+
+
+def _projected(rows: Tensor, count: int) -> Tensor:  # (n, D) → (n, count)
+    """Where rows lie along the first principal components; those that are not there are zero."""
+    found = (rows - rows.mean(dim=0)) @ _components(rows, count).T
+    return pad(found, (0, count - found.shape[1]))
+
+
+def _components(rows: Tensor, count: int) -> Tensor:  # (n, D) → (count, D)
+    """The first principal components, as far as there is spread. Their signs are nobody's: the largest number of each
+    is made positive."""
+    _, spread, found = torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False)
+    found = found[spread > 1e-6 * spread[0]]
+    largest = found.gather(1, found.abs().argmax(dim=1, keepdim=True))
+    return (found * largest.sign())[:count]
+
+
+@dataclass(frozen=True)
+class Depth:
+    """What becomes of tokens, from the embedding (row 0) through each block; means over the images."""
+
+    length: Tensor  # (blocks + 1, T): √ of the sum of squares
+    like_last: Tensor  # (blocks + 1, T): cosine with what the token is after the last block
+    alike: Tensor  # (blocks + 1,): mean cosine between two patches
+    layout: Layout
+
+
+def tokens_through_depth(model: ViT, images: Tensor) -> Depth:
+    """How long tokens are, how near to what they become, and how alike the patches of a picture, block by block."""
+    layout = layout_of(model, images)
+    states = _states(model, images)
+    alike = []
+    for state in states:
+        patches = normalize(state[:, layout.patches].float(), dim=-1)
+        pairs = patches @ patches.mT  # (B, N, N)
+        count = max(1, patches.shape[1] * (patches.shape[1] - 1))
+        alike.append((pairs.sum(dim=(1, 2)) - pairs.diagonal(dim1=1, dim2=2).sum(dim=1)).mean() / count)
+    length = torch.stack([state.float().norm(dim=-1).mean(dim=0) for state in states])
+    like = [cosine_similarity(state.float(), states[-1].float(), dim=-1).mean(dim=0) for state in states]
+    return Depth(length, torch.stack(like), torch.stack(alike), layout)
+
+
+def position_similarity(model: ViT) -> Tensor:  # → (down, across, down, across)
+    """How alike the positions of any two patches are, as a cosine (the paper's figure 7, middle)."""
+    rows = normalize(_positions(model, model.config.grid), dim=-1)  # (down, across, D)
+    return torch.einsum("ijd,kld->ijkl", rows, rows)
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """A table of positions at its own grid and at another one; what it takes to come from one to the other."""
+
+    own: Tensor  # (down, across, D)
+    other: Tensor  # (down, across, D)
+    how: str  # in words
+
+
+def resampled_positions(model: ViT, grid: tuple[int, int]) -> Resampled:
+    """How the positions of this model come to another grid, (down, across). There are three cases: the same grid needs
+    nothing; another size of the same shape is resampled alike both ways; another shape by a factor for each side."""
+    if min(grid) < 1:
+        raise RecipeError(f"A grid of {grid[0]}×{grid[1]} has no patches.")
+    (down, across), (new_down, new_across), rule = model.config.grid, grid, model.config.positions
+    if grid == (down, across):
+        how = "the same grid: as it is"
+    elif not rule.kind.startswith("learned"):
+        how = "another grid: the waves have a value everywhere"
+    elif new_down * across == new_across * down:
+        how = f"another size: {rule.resample}, ×{new_down / down:.3g} both ways"
+    else:
+        how = f"another shape: {rule.resample}, ×{new_down / down:.3g} down, ×{new_across / across:.3g} across"
+    return Resampled(_positions(model, model.config.grid), _positions(model, grid), how)
+
+
+def _positions(model: ViT, grid: tuple[int, int]) -> Tensor:  # → (down, across, D)
+    kind = model.config.positions.kind
+    if kind in ("none", "relative"):
+        why = {"none": "it knows no positions", "relative": "its attention compares distances instead"}[kind]
+        raise RecipeError(f"This model adds no positions to its tokens: {why} (model.positions {kind}).")
+    with looking(model):
+        table = model.positions(model.pos_embed, grid)[0].float()
+    return table[model.config.extra :].unflatten(0, grid)
+
+
+def first_filters(model: ViT, count: int = 28) -> Tensor:  # → (count, patch, patch, C)
+    """The principal components of what the first layer looks for in a patch (the paper's figure 7, left).
+
+    A stem of convolutions looks at fewer pixels first: there, a filter has their size. There are no more than
+    directions along which the filters differ.
+    """
+    # The first kernel of any stem is that of its first layer.
+    filters = next(kernel for kernel in model.patch_embed.state_dict().values() if kernel.ndim == 4).float()
+    return _components(filters.flatten(1), count).unflatten(1, filters.shape[1:]).permute(0, 2, 3, 1)
+
+
+def sine_table(positions: int, width: int) -> Tensor:  # → (positions, width)
+    """The fixed positions of Vaswani et al. 2017, of any size: sine and cosine in turn, of ever longer waves.
+
+    >>> sine_table(100, 300).shape
+    torch.Size([100, 300])
+    """
+    if positions < 1 or width < 2 or width % 2:
+        raise RecipeError(f"A table of {positions}×{width}: it takes at least 1 position, and an even width.")
+    return sincos_1d((positions, 1), width, 0).float()

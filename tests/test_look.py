@@ -1,0 +1,260 @@
+"""`vitral look`: figure, page and JSON show what the Python functions say, and bad input gets a sentence."""
+
+import json
+import shutil
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import pytest
+import torch
+from axe_playwright_python.sync_playwright import Axe
+from click.testing import CliRunner, Result
+from numpy.typing import NDArray
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from conftest import FIXTURES, TINY
+from test_report import Page
+from vitral import Classifier, Run, ViT, ViTConfig, evaluate, load_pretrained
+from vitral.cli import main, vitral
+from vitral.data.config import Data, Resize
+from vitral.data.preprocess import Preprocess
+from vitral.data.sources import open_source
+from vitral.errors import VitralError
+from vitral.look.gallery import card, write_gallery
+from vitral.look.glass.subject import Subject
+from vitral.look.grading import curves
+from vitral.look.lit import lit, outline
+from vitral.look.looked import DEFAULT, Looker, sharp
+from vitral.look.readings import METHODS, class_attention
+from vitral.weights.own import Weights
+
+NASTY = '"><img src=x onerror=alert(1)>.png'
+
+
+def look(*args: object) -> Result:
+    return CliRunner().invoke(vitral, ["look", *map(str, args)])
+
+
+@pytest.fixture
+def picture(tmp_path: Path, seven: NDArray[np.uint8]) -> Path:
+    Image.fromarray(seven).save(tmp_path / "seven.png")
+    return tmp_path / "seven.png"
+
+
+def test_the_json_says_what_python_says_and_the_figure_is_there(trained: Run, picture: Path, tmp_path: Path) -> None:
+    done = look(trained.folder, picture, "--out", tmp_path / "out", "--json", "--blocks", "all")
+    assert done.exit_code == 0, done.output
+    (told,) = json.loads(done.stdout)
+    expected = Classifier.load(trained).predict(picture)
+    assert (told["label"], told["probability"]) == (expected.label, pytest.approx(expected.probability, abs=1e-6))
+    weights = trained.weights()
+    images, label = weights.preprocess(picture)[None], weights.class_names.index(expected.label)
+    map = class_attention(weights.model, images, torch.tensor([label]))
+    np.testing.assert_allclose(told["map"], map[0].numpy(), atol=1e-6)
+    temperature = float(Subject.load(trained.folder).calibration.temperature)  # type: ignore[union-attr]
+    found = curves(weights.model, images, map, torch.tensor([label]), temperature=temperature)
+    assert told["grade"]["deletion"] == pytest.approx(found.deletion_scores.item(), abs=1e-5)
+    assert len(told["grade"]["random"]) == 8 and 0 <= told["grade"]["untrained_deletion"] <= 1
+    assert told["grade"]["better_than_chance"] == (told["grade"]["deletion"] < min(told["grade"]["random"]))
+    with Image.open(told["figure"]) as drawn:
+        assert drawn.format == "PNG" and drawn.width == 1_860
+    assert not (tmp_path / "out" / "index.html").exists()  # one picture needs no page
+
+
+def test_a_folder_gives_a_page_that_needs_nothing_else(trained: Run, picture: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    (folder / "below").mkdir(parents=True)
+    shutil.copy(picture, folder / NASTY)
+    shutil.copy(picture, folder / "below" / NASTY)
+    (folder / "broken.png").write_text("no picture")
+    done = look(trained.folder, folder, "--out", tmp_path / "out")
+    assert done.exit_code == 0 and "not looked at: " in done.output and "index.html" in done.output
+    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert not any(word in text for word in ("http://", "https://", "@import", "url(", "<script"))
+    page = Page(text)
+    assert "1 file could not be read" in page.text and "broken.png is not a picture" in page.text
+    assert page.text.count(NASTY) == 2 and not any("onerror" in attributes for _, attributes in page.tags)
+    images, links = page.all("img"), page.all("a")
+    assert len(images) == 4 and all(one["src"].startswith("data:image/") and one["alt"] for one in images)
+    figures = sorted(path.name for path in (tmp_path / "out").glob("*.png"))
+    assert len(links) == len(figures) == 2  # both have the same name, and neither took the other's place
+    assert sorted(unquote(one["href"]) for one in links) == figures
+
+
+def test_a_figure_never_takes_the_place_of_a_picture(trained: Run, picture: Path) -> None:
+    before = picture.read_bytes()
+    done = look(trained.folder, picture, "--out", picture.parent)
+    assert done.exit_code == 0 and picture.read_bytes() == before
+    assert (picture.parent / "seven-2.png").is_file() and "seven-2.png" in done.output
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "sentence"),
+    [
+        (["note.txt"], 1, "note.txt is not a picture that Vitral reads"),
+        (["huge.png"], 1, "has 50,000 × 50,000 pixels"),
+        (["nothing.png"], 1, "nothing.png is not there"),
+        (["seven.png", "--blocks", "99"], 2, "There is no block 99: the model has one, number 0."),
+        (["seven.png", "--blocks", "first"], 2, "--blocks first: it takes numbers with commas between them"),
+        (["seven.png", "--method", "rolout"], 2, "There is no method rolout. Did you mean rollout?"),
+        ([], 2, "Name a picture or a folder to look at; or --model draws the model itself."),
+    ],
+)
+def test_bad_input_is_answered_with_a_sentence(
+    args: list[str],
+    code: int,
+    sentence: str,
+    trained: Run,
+    picture: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(picture.parent)
+    Path("note.txt").write_text("no picture")
+    head = b"IHDR" + struct.pack(">IIBBBBB", 50_000, 50_000, 8, 0, 0, 0, 0)  # what a file says of itself is enough
+    chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))
+    Path("huge.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + struct.pack(">I", 0) + b"IDAT" + bytes(4))
+    with pytest.raises(SystemExit) as ended:
+        main(["look", str(trained.folder), *args])
+    assert ended.value.code == code
+    assert sentence in " ".join(capsys.readouterr().err.split())
+    assert not list(Path().glob("looks/**/*.png"))
+
+
+def test_without_classes_there_are_maps_and_no_prediction(picture: Path, tmp_path: Path) -> None:
+    done = look(FIXTURES / "dino_reference", picture, "--out", tmp_path / "out", "--json")
+    (told,) = json.loads(done.stdout)
+    assert "label" not in told and "grade" not in told and told["method"] == "attention"
+    assert told["ungraded"] == "The model has no classes, so there is no answer to grade the map by."
+    assert np.shape(told["map"]) == load_pretrained(FIXTURES / "dino_reference").model.config.grid
+    assert Path(told["figure"]).is_file()
+    with pytest.raises(VitralError, match="has no classes that class-attention could speak for"):
+        Looker.load(FIXTURES / "dino_reference", DEFAULT)
+
+
+def test_with_relative_positions_the_map_is_there_and_not_graded() -> None:
+    model = ViT(ViTConfig.read({**TINY.write(), "positions": {"kind": "relative"}}))
+    seen = Preprocess(image_size=(32, 32), channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
+    names = tuple("abcdefghij")
+    found = Looker(Subject("relative", Weights(model, seen, names))).look(np.zeros((40, 40, 3), np.uint8))
+    assert found.grade is None and "no patch can be left out" in found.verdict and found.map.shape == (4, 4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_can_be_asked_for(method: str, trained: Run, seven: NDArray[np.uint8]) -> None:
+    found = Looker.load(trained.folder, method).look(seven)
+    expected = METHODS[method](trained.weights().model, trained.weights().preprocess(seven)[None])[0]
+    np.testing.assert_allclose(found.map, expected.numpy(), atol=1e-6)
+    assert set(found.maps) == set(METHODS) and list(found.heads) == [0]
+
+
+def test_the_model_itself_is_drawn(trained: Run, tmp_path: Path) -> None:
+    done = look(trained.folder, "--model", "--out", tmp_path, "--json")
+    told = json.loads(done.stdout)
+    names = {Path(path).name for path in told["figures"]}
+    assert {"filters.png", "positions.png", "distances.png"} <= names and told["notes"] == []
+    for path in told["figures"]:
+        with Image.open(path) as drawn:
+            assert drawn.format == "PNG"
+
+
+def test_the_picture_of_a_figure_is_sharper_and_shows_the_same() -> None:
+    random = np.random.default_rng(0)
+    photo = Image.fromarray(random.integers(0, 256, (20, 30, 3), np.uint8)).resize((900, 600), Image.Resampling.BICUBIC)
+    for resize in (Resize(), Resize(share=0.875)):
+        seen = Preprocess(image_size=(224, 224), channels=3, mean=(0.5,) * 3, std=(0.5,) * 3, resize=resize)
+        shown = sharp(photo, seen)
+        assert shown.shape == (3, 448, 448)
+        halved = Image.fromarray(shown.transpose(1, 2, 0)).resize((224, 224), Image.Resampling.BOX)
+        assert np.abs(np.asarray(halved, int) - seen.resized(photo).transpose(1, 2, 0)).mean() < 2
+    small = Preprocess(image_size=(8, 8), channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert sharp(Image.new("RGB", (12, 12)), small).shape == (3, 8, 8)
+
+
+def test_what_is_marked_is_bright_and_outlined() -> None:
+    map = np.zeros((4, 4), np.float32)
+    map[1, 2] = 1
+    shown = np.asarray(lit(np.full((3, 64, 64), 128, np.uint8), map).resize((4, 4), Image.Resampling.BOX), int).sum(2)
+    assert np.unravel_index(shown.argmax(), (4, 4)) == (1, 2)
+    edges = {frozenset(edge) for edge in outline(map)}
+    assert edges == {
+        frozenset(edge) for edge in (((2, 1), (3, 1)), ((2, 2), (3, 2)), ((2, 1), (2, 2)), ((3, 1), (3, 2)))
+    }
+    assert len(outline(np.ones((4, 4), np.float32), 1.0)) == 16  # all of it: the border
+
+
+@pytest.mark.slow
+def test_the_report_shows_where_it_looked_when_right_and_when_wrong(trained: Run) -> None:
+    evaluation = evaluate(trained)
+    page = Page((trained.folder / "report.html").read_text(encoding="utf-8"))
+    wrong = min(8, int((~evaluation.right).sum()))
+    assert wrong and "When it was wrong" in page.text and "When it was right" in page.text
+    assert sum(one["alt"] == "Where it looked" for one in page.all("img")) == wrong + 8
+    assert f"of these {wrong + 8} pictures; by luck" in page.text
+
+
+@pytest.fixture(scope="module")
+def gallery(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with pictures of which some maps are good and some not, and one that could not be read."""
+    index, looker = open_source(Data(source="digits")), Looker.load(trained.folder)
+    found = [looker.look(index.storage.read(int(number)), f"{number}.png") for number in index.of("test")[:12]]
+    path = tmp_path_factory.mktemp("gallery") / "index.html"
+    write_gallery(path, [card(one, one.name) for one in found], ["a.png is empty."], "digits", looker.method)
+    return path
+
+
+def test_the_page_counts_what_the_grades_say(gallery: Path) -> None:
+    page = Page(gallery.read_text(encoding="utf-8"))
+    better = page.text.count("Better than chance this map")
+    assert f"On {better} of 12 pictures the map is better than chance" in page.text
+    assert better + page.text.count("better than chance this map") == 12
+
+
+@pytest.fixture(params=[(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")], ids=str)
+def opened(request: pytest.FixtureRequest, gallery: Path) -> Iterator[Any]:
+    """The page in a window of this width and theme."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium (apt-get install chromium)")
+    width, theme = request.param
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(
+            executable_path=chromium, args=["--headless", "--no-sandbox", "--disable-gpu"]
+        )
+        context = started.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+        window: Any = context.new_page()
+        window.complaints = []
+        window.on("console", lambda message: window.complaints.append(message.text))
+        window.goto(gallery.resolve().as_uri())
+        yield window
+        started.close()
+
+
+@pytest.mark.slow
+def test_in_a_browser_the_page_fits_and_axe_finds_nothing_serious(opened: Any) -> None:
+    assert opened.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    assert opened.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    assert opened.complaints == []
+    violations = Axe().run(opened).response["violations"]
+    assert [one["id"] for one in violations if one["impact"] in ("serious", "critical")] == []
+
+
+@pytest.mark.slow
+def test_on_photographs_the_default_explains_better_than_chance_and_than_random_weights(
+    large_data: Callable[[str], Path],
+) -> None:
+    pictures = sorted((large_data("imagenette-mini") / "val").rglob("*.JPEG"))[::10]
+    looker = Looker.load(large_data("weights/vit_tiny_patch16_224"))
+    grades = [found.grade for found in map(looker.look, pictures) if found.grade]
+    assert len(grades) == len(pictures) >= 20
+    assert sum(one.better for one in grades) >= 0.8 * len(grades)  # 99 % of 200: docs/decisions/0012-which-map.md
+    deletion, chance, untrained = (
+        np.mean([getattr(one, name) for one in grades]) for name in ("deletion", "random_deletion", "untrained")
+    )
+    assert deletion < 0.6 * min(chance, untrained)
