@@ -72,6 +72,10 @@ def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator
     device = choose_device(recipe.train.device)
     index = open_source(recipe.data)
     index = index if splits is None else replace(index, splits=splits)
+    if recipe.init.weights == "ask":
+        raise RecipeError(
+            "init.weights is not given. Set it to a file or folder of weights; `vitral ls weights` names some."
+        )
     config = complete(recipe.model, index)
     _check_smallest(recipe, config)
     unmeasured = preprocess_of(recipe, config)
