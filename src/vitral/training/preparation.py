@@ -103,7 +103,7 @@ def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator
     blocks = config.depth if probe else recipe.init.freeze
     if blocks:
         freeze(model, blocks, trunk=probe)
-    held = kept(batches, model, recipe, blocks) if recipe.teacher.source == "none" else None
+    held = (yield from kept(batches, model, recipe, blocks)) if recipe.teacher.source == "none" else None
     taught = yield from lesson(recipe.teacher, packed, preprocess)
     weights = class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None
     steps = parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch
