@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from vitral import Preprocess, ViT, ViTConfig
 from vitral.data.config import Resize
+from vitral.weights.imagenet import imagenet_classes
 
 # WordNet id of the folder → index among ImageNet's 1,000 classes.
 CLASSES = {
@@ -26,6 +27,13 @@ CLASSES = {
     "n03445777": 574,
     "n03888257": 701,
 }
+
+
+def test_the_classes_of_imagenet_are_in_their_usual_order() -> None:
+    names = imagenet_classes()
+    assert len(names) == len(set(names.values())) == 1000
+    assert list(names) == sorted(names)  # WordNet's numbers rise
+    assert {wordnet: list(names).index(wordnet) for wordnet in CLASSES} == CLASSES
 
 
 @pytest.mark.slow
@@ -59,5 +67,6 @@ def test_the_command_gives_the_same_from_the_weights_alone(large_data: Callable[
     done = subprocess.run([*command, str(pictures), "--top", "5", "--json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     five = {Path(one["path"]): [row["label"] for row in one["probabilities"]] for one in json.loads(done.stdout)}
-    right = [names.index(label) for path, names in five.items() if (label := str(CLASSES[path.parent.name])) in names]
+    names = imagenet_classes()
+    right = [said.index(name) for path, said in five.items() if (name := names[path.parent.name]) in said]
     assert (len(five), right.count(0), len(right)) == (200, 143, 184)
