@@ -7,11 +7,14 @@ import shutil
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, event, given, settings
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -509,3 +512,59 @@ def test_unknown_files_are_not_taken_for_weights(tmp_path: Path) -> None:
     save_file({"w": torch.zeros(2)}, tmp_path / "x.safetensors")
     with pytest.raises(WeightsError, match="no ViT"):
         convert(tmp_path / "x.safetensors", "hf", tmp_path / "out")
+
+
+# ---- any model
+
+
+@st.composite
+def mostly_held(draw: st.DrawFn) -> ViTConfig:
+    """A plain ViT of any size with some of the parts that other libraries have too, in whatever combination."""
+    patch = draw(st.sampled_from([1, 2, 3, 4]))
+    values = SMALL.write() | {
+        "image_size": [patch * draw(st.integers(1, 4)), patch * draw(st.integers(1, 4))],
+        "patch_size": patch,
+        "channels": draw(st.sampled_from([1, 3, 4])),
+        "width": draw(st.sampled_from([8, 12])),
+        "heads": draw(st.sampled_from([1, 2, 4])),
+        "classes": draw(st.integers(1, 3)),
+    }
+    parts: dict[str, list[Any]] = {
+        "tokens": ["distilled", {"kind": "class", "registers": 2}],
+        "positions": ["sincos-2d", {"kind": "learned", "class_token": False}],
+        "attention": [{"kind": "softmax", "bias": False}, {"kind": "softmax", "qk_norm": True}],
+        "mlp": ["gelu-tanh", "gelu-quick", {"kind": "swiglu", "ratio": 2.0}],
+        "blocks": [{"kind": "pre-norm", "layer_scale": 0.3}, {"kind": "pre-norm", "norm_eps": 1e-3}],
+        "pool": ["mean", "class-mean", {"kind": "mean", "norm": "after"}],
+    }
+    for name in draw(st.sets(st.sampled_from(sorted(parts)), max_size=2)):
+        values[name] = draw(st.sampled_from(parts[name]))
+    assume(values["tokens"] != "distilled" or values["pool"] == SMALL.write()["pool"])  # it reads out both its tokens
+    return ViTConfig.read(values)
+
+
+@pytest.mark.slow
+@given(config=mostly_held(), to=st.sampled_from(sorted(WRITERS)), grid=st.tuples(st.integers(1, 5), st.integers(1, 5)))
+@settings(max_examples=200, deadline=None)
+def test_whatever_can_be_comes_back_the_same_or_is_refused_with_a_sentence(
+    config: ViTConfig, to: str, grid: tuple[int, int]
+) -> None:
+    """Any layout of tokens, any channels, pictures that are not square: out, in again, and at another size."""
+    torch.manual_seed(0)
+    before = weights(config)
+    with TemporaryDirectory() as folder:
+        try:
+            written = convert(before, to, Path(folder) / "out")
+        except WeightsError as error:
+            assert str(error).endswith(".") and list(Path(folder).iterdir()) == []
+            event("refused")
+            return
+        event(f"written for {to}")
+        again = load_pretrained(written)
+        images = torch.randn(2, config.channels, *config.height_width)
+        with torch.inference_mode():
+            seen = images.expand(-1, again.model.config.channels, -1, -1)  # where grey is written as three colours
+            torch.testing.assert_close(again.model(seen), before.model(images), rtol=1e-4, atol=1e-5)
+        height, width = (config.patch_size * side for side in grid)
+        other = load_pretrained(written, image_size=(height, width), channels=2, classes=7)
+    assert other.model(torch.randn(1, 2, height, width)).shape == (1, 7)

@@ -12,7 +12,7 @@ from vitral import Recipe, RecipeError, ViT, train
 from vitral.data.batches import Batch
 from vitral.data.config import Augment
 from vitral.model.config import ViTConfig
-from vitral.recipe import AdamW
+from vitral.recipe import SGD, AdamW
 from vitral.recipes import RECIPES, about, find_recipe
 from vitral.training.learner import Learner
 
@@ -35,10 +35,17 @@ ROWS = [[cell.strip() for cell in line.split("|")] for line in TABLE_3.strip().s
 TABLE_1 = {"B": (12, 768, 3072, 12, 86), "L": (24, 1024, 4096, 16, 307), "H": (32, 1280, 5120, 16, 632)}
 PICTURES = {"JFT-300M": 303e6, "ImageNet-21k": 14.2e6, "ImageNet": 1.28e6}
 PAPER = [name for name in RECIPES if name.startswith("paper-")]
+FINETUNED = {
+    "paper-b16-finetune": 384,
+    "paper-b32-finetune": 384,
+    "paper-l16-finetune": 512,
+    "paper-l32-finetune": 384,
+    "paper-h14-finetune": 518,
+}
 
 
 def test_the_table_has_every_recipe_once() -> None:
-    assert sorted(name for row in ROWS for name in row[-1].split()) == sorted(PAPER)
+    assert sorted(name for row in ROWS for name in row[-1].split()) == sorted(set(PAPER) - set(FINETUNED))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]} {row[1]}")
@@ -58,6 +65,23 @@ def test_a_recipe_has_the_numbers_of_its_row(row: list[str]) -> None:
         assert told.clip == (1.0 if dataset == "ImageNet" else 0.0)
         assert (recipe.data.source, recipe.data.augment) == ("ask", Augment(crop=0.05, flip="random"))
         assert about(name) == f"The paper's ViT-{size}/{model.patch_size} on {dataset}, {told.epochs} epochs."
+
+
+@pytest.mark.parametrize("name", FINETUNED)
+def test_fine_tuning_has_the_numbers_of_the_text(name: str) -> None:
+    """Appendix B.1.1, table 4 (ImageNet), and section 4.1 for what is not 384 pixels."""
+    recipe, pixels = RECIPES[name], FINETUNED[name]
+    told = recipe.train
+    assert told.optimizer == SGD(learning_rate=0.03, momentum=0.9, weight_decay=0)
+    assert (told.batch_size, told.clip, told.schedule.kind, told.budget) == (512, 1.0, "cosine", "20000steps")
+    assert (recipe.model.image_size, told.ema) == (pixels, 0.0 if pixels == 384 else 0.9999)
+    assert (recipe.init.weights, recipe.data.source) == ("ask", "ask")
+
+
+def test_fine_tuning_without_weights_is_refused(tmp_path: Path) -> None:
+    recipe = RECIPES["paper-b16-finetune"].changed({"data.source": "digits"})
+    with pytest.raises(RecipeError, match=r"init.weights is not given. .*`vitral ls weights` names some"):
+        train(recipe, out=tmp_path / "run")
 
 
 @pytest.mark.parametrize("size", TABLE_1)

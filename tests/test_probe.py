@@ -99,7 +99,7 @@ def test_a_class_with_one_picture_is_no_obstacle() -> None:
     labels[labels == 2] = 0
     labels[7] = 2
     for name, settings, ask in (("k", (1, 50), _neighbours), ("C", (1.0,), _regression)):
-        assert 0 <= _method(replace(given, labels=labels), name, settings, ask, NAMES).right <= 60
+        assert _method(replace(given, labels=labels), name, settings, ask, NAMES).right > 25  # by chance 20 of the 60
 
 
 def test_every_class_is_in_every_fold_and_groups_stay_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,8 @@
 """A real model on real photographs: what the parts give together."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +12,7 @@ from safetensors.torch import load_file
 
 from vitral import Preprocess, ViT, ViTConfig
 from vitral.data.config import Resize
+from vitral.weights.imagenet import imagenet_classes
 
 # WordNet id of the folder → index among ImageNet's 1,000 classes.
 CLASSES = {
@@ -23,6 +27,13 @@ CLASSES = {
     "n03445777": 574,
     "n03888257": 701,
 }
+
+
+def test_the_classes_of_imagenet_are_in_their_usual_order() -> None:
+    names = imagenet_classes()
+    assert len(names) == len(set(names.values())) == 1000
+    assert list(names) == sorted(names)  # WordNet's numbers rise
+    assert {wordnet: list(names).index(wordnet) for wordnet in CLASSES} == CLASSES
 
 
 @pytest.mark.slow
@@ -46,3 +57,16 @@ def as_it_was_trained(file: Path) -> torch.Tensor:
     """To 248 pixels, then the 224 in the middle, as its about.json says."""
     resize = Resize(share=224 / 248)
     return Preprocess(image_size=(224, 224), channels=3, resize=resize, mean=(0.5,) * 3, std=(0.5,) * 3)(file)
+
+
+@pytest.mark.slow
+def test_the_command_gives_the_same_from_the_weights_alone(large_data: Callable[[str], Path]) -> None:
+    """`vitral predict WEIGHTS FOLDER`: the model, its preprocessing and its head are all found out from the folder."""
+    command = [sys.executable, "-m", "vitral", "predict", str(large_data("weights") / "vit_tiny_patch16_224")]
+    pictures = large_data("imagenette-mini") / "val"
+    done = subprocess.run([*command, str(pictures), "--top", "5", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    five = {Path(one["path"]): [row["label"] for row in one["probabilities"]] for one in json.loads(done.stdout)}
+    names = imagenet_classes()
+    right = [said.index(name) for path, said in five.items() if (name := names[path.parent.name]) in said]
+    assert (len(five), right.count(0), len(right)) == (200, 143, 184)

@@ -15,6 +15,8 @@ from vitral.evaluation.answers import answers
 from vitral.recipe import Recipe
 from vitral.training.preparation import prepared
 
+SHAPES = {"pixels": ["batch", 1, 8, 8], "said": ["batch", 10]}  # of a teacher in ONNX
+
 
 def taught(source: object, **settings: object) -> Recipe:
     given = {"teacher.source": str(source), "model.tokens": "distilled", "train.budget": "4steps"}
@@ -89,6 +91,32 @@ def test_python_logits_files_and_weights_say_the_same(trained: Run, tmp_path: Pa
         said.append(lesson.said[torch.from_numpy(numbers)])
     torch.testing.assert_close(said[0], said[1], rtol=0, atol=1e-4)
     torch.testing.assert_close(said[0], said[2], rtol=0, atol=1e-4)
+
+
+def test_an_onnx_file_says_what_its_layer_says(tmp_path: Path) -> None:
+    """One layer over all pixels, as ONNX has it."""
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    layer, make = torch.nn.Linear(64, 10), onnx.helper
+    nodes = [
+        make.make_node("Flatten", ["pixels"], ["flat"]),
+        make.make_node("Gemm", ["flat", "w", "b"], ["said"], transB=1),
+    ]
+    shapes = [make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in SHAPES.items()]
+    numbers = [("w", layer.weight), ("b", layer.bias)]
+    held = [onnx.numpy_helper.from_array(tensor.detach().numpy(), name) for name, tensor in numbers]
+    model = make.make_model(
+        make.make_graph(nodes, "teacher", shapes[:1], shapes[1:], held),
+        ir_version=10,
+        opset_imports=[make.make_opsetid("", 21)],
+    )
+    onnx.save(model, tmp_path / "teacher.onnx")
+    plan = prepared(taught(tmp_path / "teacher.onnx", teacher__sees="batch"))
+    lesson, (_, batch) = plan.learner.lesson, next(plan.batches.starting_at(1))
+    assert lesson is not None
+    mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (plan.preprocess.mean, plan.preprocess.std))
+    expected = layer((batch.images * std + mean).flatten(1))
+    torch.testing.assert_close(lesson.logits(batch, slice(None)), expected.detach(), rtol=0, atol=1e-5)
 
 
 def test_a_taught_run_trains_resumes_and_is_used(trained: Run, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from vitral.errors import DataError, WeightsError
 from vitral.run import Run
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights
-from vitral.weights.pretrained import load_pretrained
+from vitral.weights.pretrained import Pretrained, load_pretrained
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Classifier:
         self.preprocess = weights.preprocess
         self.class_names = weights.class_names
         self.calibration = calibration
+        self.notes = weights.notes if isinstance(weights, Pretrained) else ()  # what to know before believing it
 
     @classmethod
     def load(cls, source: str | Path | Run) -> "Classifier":

@@ -98,7 +98,7 @@ class Init(Settings):
     """The table `[init]` of a recipe: weights to start from, and how much of them may change."""
 
     weights: str = Field(
-        default="none", description="a file or folder of weights, a run, hf:org/model; none: a new model"
+        default="none", description="a file or folder of weights, a run, hf:org/model, ask; none: a new model"
     )
     mode: Literal["full", "gentle", "probe"] = Field(
         default="full",

@@ -58,7 +58,7 @@ def command(
             written["nearest"] = [one._asdict() for one in found]
         click.echo(json.dumps(written))
         return
-    for note in (*embedded.pack.index.notes, *embedded.pack.notes):
+    for note in (*embedded.weights.notes, *embedded.pack.index.notes, *embedded.pack.notes):
         console.print(printable(note))
     pictures, width = embedded.vectors.shape
     console.print(f"{pictures:,} pictures, {width:,} numbers each.", style="bold")

@@ -50,6 +50,8 @@ def command(
     if csv_path and csv_path.is_dir():
         raise click.UsageError(f"--csv {csv_path} is a folder, and a file was expected.")
     classifier = Classifier.load(run)
+    for note in classifier.notes:
+        click.echo(printable(note), err=True)
     answers = list(_answers(classifier, pictures))
     named = [answer for answer in answers if answer.path in pictures]
     if csv_path:

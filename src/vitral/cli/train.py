@@ -240,9 +240,11 @@ class Progress:
         if not self.bar.tasks:
             self.packing = self.bar.add_task("", total=event.total, speed="")
             self.bar.start()
-        what = "another process packs these pictures" if event.waiting else "packing pictures, once"
+        what = "another process packs these pictures" if event.waiting else event.doing
         what = what if event.done < event.total else "getting ready"
-        self.bar.update(self.packing, completed=event.done, description=what, speed=self._speed(self.packing, 1))
+        self.bar.update(
+            self.packing, total=event.total, completed=event.done, description=what, speed=self._speed(self.packing, 1)
+        )
 
     def _begin(self, event: "Started") -> None:
         plan, choices, index = event.plan, event.choices, event.plan.pack.index

@@ -69,11 +69,12 @@ class Pack:
 
 
 class Progress(NamedTuple):
-    """How far packing is."""
+    """How far packing is, or what else is done once with all pictures."""
 
     done: int
     total: int
     waiting: bool = False  # for another process that packs the same pictures
+    doing: str = "packing pictures, once"
 
 
 class Chunk(NamedTuple):

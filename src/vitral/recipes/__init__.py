@@ -9,8 +9,14 @@ from traceback import extract_tb
 
 from vitral.errors import RecipeError
 from vitral.recipe import Recipe
+from vitral.recipes.ants_bees_finetune import ants_bees_finetune
 from vitral.recipes.cifar10 import cifar10
+from vitral.recipes.cifar10_distilled import cifar10_distilled
+from vitral.recipes.cifar10_finetune import cifar10_finetune
 from vitral.recipes.digits import digits
+from vitral.recipes.food_features import food_features
+from vitral.recipes.food_finetune import food_finetune
+from vitral.recipes.imagenette_mini_probe import imagenette_mini_probe
 from vitral.recipes.mnist import mnist
 from vitral.recipes.paper import ABOUT, PAPER
 from vitral.recipes.tutorial_cifar10_a import tutorial_cifar10_a
@@ -23,6 +29,12 @@ RECIPES: Mapping[str, Recipe] = {
     "digits": digits,
     "mnist": mnist,
     "cifar10": cifar10,
+    "cifar10-distilled": cifar10_distilled,
+    "cifar10-finetune": cifar10_finetune,
+    "food-features": food_features,
+    "food-finetune": food_finetune,
+    "ants-bees-finetune": ants_bees_finetune,
+    "imagenette-mini-probe": imagenette_mini_probe,
     "tutorial-mnist": tutorial_mnist,
     "tutorial-cifar10-a": tutorial_cifar10_a,
     "tutorial-cifar10-b": tutorial_cifar10_b,

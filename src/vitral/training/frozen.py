@@ -4,7 +4,7 @@ Without augmentation, or with a fixed number of views of each picture, a frozen 
 epoch. They are kept in memory, and a step costs what the blocks above them cost; under a head alone, next to nothing.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitral.data.batches import Batch, Batches, in_order
 from vitral.data.config import Augment
+from vitral.data.pack import Progress
 from vitral.evaluation.answers import Answers
 from vitral.model.vit import ViT
 from vitral.recipe import Fixed, Recipe
@@ -65,8 +66,9 @@ class Kept(Batches):
         return Answers(logits, labels, torch.empty(len(labels), 0))
 
 
-def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Kept | None:
-    """The frozen blocks' tokens of all pictures; None where they would be others each time, or too many."""
+def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Generator[Progress, None, Kept | None]:
+    """The frozen blocks' tokens of all pictures, which may take minutes: it tells. None where they would be others each
+    time, or too many."""
     augment, train, views = recipe.data.augment, recipe.train, recipe.init.views
     same = augment == Augment() or (views and not augment.mixup and not augment.cutmix and augment.repeats == 1)
     still = isinstance(train.patches, Fixed) and isinstance(train.image_size, Fixed)
@@ -78,8 +80,17 @@ def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Kept | No
     count = len(batches.samples) * max(1, views) + len(batches.pack.of("validation"))
     if size * count > MOST:
         return None
-    train_tokens = [_tokens(model, blocks, seen, _view(batches, epoch)) for epoch in range(max(1, views))]
     validation = in_order(batches.pack, batches.pack.of("validation"), batches.preprocess, EACH)
+    sets = [*(_view(batches, epoch) for epoch in range(max(1, views))), (batch.images for batch in validation)]
+    done, found = 0, []
+    for images in sets:
+        parts = [torch.empty(0)]
+        for some in images:
+            parts.append(_tokens(model, blocks, seen, some))
+            done += len(some)
+            yield Progress(done, count, doing="what does not learn looks at the pictures, once")
+        found.append(torch.cat(parts[1:] or parts))
+    *train_tokens, validation_tokens = found
     rows = np.zeros(len(batches.pack.index.samples), np.int64)
     rows[batches.samples] = np.arange(len(batches.samples))
     asked = {one.name: getattr(batches, one.name) for one in fields(batches)}
@@ -87,7 +98,7 @@ def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Kept | No
         **asked | {"workers": 0},
         tokens=torch.stack(train_tokens),
         rows=rows,
-        validation=_tokens(model, blocks, seen, (batch.images for batch in validation)),
+        validation=validation_tokens,
         blocks=blocks,
         seen=seen,
     )
@@ -101,16 +112,13 @@ def _view(batches: Batches, epoch: int) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _tokens(model: ViT, blocks: int, seen: bool, images: Iterable[Tensor]) -> Tensor:
+def _tokens(model: ViT, blocks: int, seen: bool, images: Tensor) -> Tensor:
     """What `forward` goes on from."""
-    found = []
     model.eval()
-    for some in images:
-        tokens = model.embed(some.to(next(model.parameters())))
-        for block in model.blocks[:blocks]:
-            tokens = block(tokens)
-        if seen:
-            tokens = torch.stack(model.views(model.norm(tokens)), dim=1)
-        found.append(tokens)
+    tokens = model.embed(images.to(next(model.parameters())))
+    for block in model.blocks[:blocks]:
+        tokens = block(tokens)
+    if seen:
+        tokens = torch.stack(model.views(model.norm(tokens)), dim=1)
     model.train()
-    return torch.cat(found) if found else torch.empty(0)
+    return tokens

@@ -21,11 +21,12 @@ SAVE_EVERY = 30.0  # seconds between checkpoints
 
 @dataclass(frozen=True)
 class Packing:
-    """Pictures are decoded; once for all trainings on them."""
+    """Pictures are decoded, once for all trainings on them; or a teacher or frozen blocks look at each of them."""
 
     done: int
     total: int
     waiting: bool  # for another process that packs the same pictures
+    doing: str
 
 
 @dataclass(frozen=True)
@@ -169,4 +170,4 @@ def _prepared(recipe: Recipe) -> Generator[Event, None, Plan]:
         except StopIteration as end:
             plan: Plan = end.value
             return plan
-        yield Packing(told.done, told.total, told.waiting)
+        yield Packing(*told)

@@ -72,6 +72,10 @@ def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator
     device = choose_device(recipe.train.device)
     index = open_source(recipe.data)
     index = index if splits is None else replace(index, splits=splits)
+    if recipe.init.weights == "ask":
+        raise RecipeError(
+            "init.weights is not given. Set it to a file or folder of weights; `vitral ls weights` names some."
+        )
     config = complete(recipe.model, index)
     _check_smallest(recipe, config)
     unmeasured = preprocess_of(recipe, config)
@@ -99,7 +103,7 @@ def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator
     blocks = config.depth if probe else recipe.init.freeze
     if blocks:
         freeze(model, blocks, trunk=probe)
-    held = kept(batches, model, recipe, blocks) if recipe.teacher.source == "none" else None
+    held = (yield from kept(batches, model, recipe, blocks)) if recipe.teacher.source == "none" else None
     taught = yield from lesson(recipe.teacher, packed, preprocess)
     weights = class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None
     steps = parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch

@@ -68,7 +68,7 @@ def lesson(asked: Teacher, pack: Pack, preprocess: Preprocess) -> Generator[Prog
     for batch in in_order(pack, train, preprocess):
         said[torch.from_numpy(batch.samples)] = _asked(teach, batch.images, preprocess)
         done += len(batch.samples)
-        yield Progress(done, len(train))
+        yield Progress(done, len(train), doing="the teacher looks at the pictures, once")
     return Lesson(asked, None, said, preprocess)
 
 

@@ -49,7 +49,7 @@ def facts_of(stored: Stored) -> Facts:
     """From config.json and about.json."""
     config, about = stored.config, stored.about
     try:
-        return _of_config(config).then(_of_about(about)).then(_of_shapes(stored))
+        return _of_config(config).then(_of_about(about, stored.about_from)).then(_of_shapes(stored))
     except (TypeError, ValueError, AttributeError) as error:
         raise WeightsError(f"What stands beside {stored.where} cannot be read ({error}).") from None
 
@@ -89,10 +89,10 @@ def _of_shapes(stored: Stored) -> Facts:
     return told("their shapes", heads=kernels[0].shape[1]) if kernels else Facts()
 
 
-def _of_about(about: Mapping[str, Any]) -> Facts:
+def _of_about(about: Mapping[str, Any], whence: str) -> Facts:
     activation = str(about.get("activation", ""))
     return told(
-        "about.json",
+        whence,
         heads=about.get("heads"),
         norm_eps=about.get("norm_eps"),
         resample=about.get("resample") or ("dino" if about.get("family") == "DINO" else None),

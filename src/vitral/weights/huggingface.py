@@ -59,6 +59,9 @@ DINO = (
     Name("encoder.layer.{n}.attention.k_proj.{p}", "blocks.{n}.attn.k.{p}"),
     Name("encoder.layer.{n}.attention.v_proj.{p}", "blocks.{n}.attn.v.{p}"),
     Name("encoder.layer.{n}.attention.o_proj.{p}", "blocks.{n}.attn.proj.{p}"),
+    Name("encoder.layer.{n}.mlp.gate_proj.{p}", "blocks.{n}.mlp.fc1_g.{p}"),
+    Name("encoder.layer.{n}.mlp.up_proj.{p}", "blocks.{n}.mlp.fc1_x.{p}"),
+    Name("encoder.layer.{n}.mlp.down_proj.{p}", "blocks.{n}.mlp.fc2.{p}"),
 )
 PREFIX = r"(?:vit|deit|dinov2|dinov2_with_registers|ijepa)\."
 MARK = r"embeddings\.patch_embeddings\.projection\.weight$"

@@ -16,6 +16,7 @@ from vitral.model.config import Resample, ViTConfig
 from vitral.model.vit import ViT
 from vitral.weights import google, huggingface, timm, torchvision
 from vitral.weights.describe import Facts, describe, facts_of, told
+from vitral.weights.imagenet import imagenet_classes
 from vitral.weights.names import Family, Tensors, family_of, renamed
 from vitral.weights.own import Weights, read_weights
 from vitral.weights.pixels import read_processor, read_timm
@@ -183,6 +184,9 @@ def _translated(stored: Stored, facts: Facts) -> Pretrained:
     names = facts.class_names if facts.class_names and len(facts.class_names) == config.classes else None
     told_by = [(f"{name} = {getattr(facts, name)}", by) for name, by in facts.said.items() if name in SHOWN]
     told_by.append((f"mean, std = {preprocess.mean}, {preprocess.std}", who))
+    if names is None and config.classes == len(imagenet_classes()):
+        names = tuple(imagenet_classes().values())
+        told_by.append(("class names = those of ImageNet", "as is usual for 1,000 classes"))
     return Pretrained(
         model.eval().requires_grad_(True),
         preprocess,

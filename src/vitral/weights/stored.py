@@ -32,7 +32,8 @@ class Stored:
     metadata: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # config.json: transformers, or timm on the Hub
     processor: Mapping[str, Any] = field(default_factory=dict)  # preprocessor_config.json
-    about: Mapping[str, Any] = field(default_factory=dict)  # about.json
+    about: Mapping[str, Any] = field(default_factory=dict)  # about.json, or what a module tells
+    about_from: str = "about.json"
 
 
 def read_stored(source: Path) -> Stored:
@@ -77,7 +78,7 @@ def of_module(module: nn.Module) -> Stored:
     about = {"heads": heads.pop() if len(heads) == 1 else None, "norm_eps": eps.pop() if len(eps) == 1 else None}
     known = {name: value for name, value in about.items() if value is not None}
     tensors = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
-    return Stored(f"a {type(module).__name__} in memory", tensors, config=values, about=known)
+    return Stored(f"a {type(module).__name__} in memory", tensors, config=values, about=known, about_from="the module")
 
 
 def _file_in(folder: Path) -> Path:

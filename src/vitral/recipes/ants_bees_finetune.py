@@ -1,0 +1,14 @@
+"""Ants or bees, 244 photographs, and all of ViT-Ti/16 learns a little.     vitral train ants-bees-finetune
+
+Accuracy: not measured yet.
+"""
+
+from vitral.recipe import Init, Recipe
+from vitral.recipes.tiny16 import CHANGED, WEIGHTS, gentle, photographs, tiny16
+
+ants_bees_finetune = Recipe(
+    model=tiny16(),
+    data=photographs("ants-bees", CHANGED),
+    init=Init(weights=WEIGHTS, mode="gentle"),
+    train=gentle(epochs=8),
+)
