@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitral import Classifier, DataError, Preprocess, RecipeError, Run, ViT, ViTConfig
-from vitral.look.glass import subject as subjects
+from vitral.look import subject as subjects
 from vitral.look.glass.server import MODULES, MOST_BYTES, PAGE, Glass
 from vitral.look.glass.shelf import KEPT, Shelf, Shown, examples
-from vitral.look.glass.subject import Subject
 from vitral.look.maps import attention_maps
 from vitral.look.readings import METHODS, class_attention
+from vitral.look.subject import Subject
 from vitral.model.config import Head, Positions, Tokens
 from vitral.weights.own import Weights, write_weights
 

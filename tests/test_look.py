@@ -27,11 +27,11 @@ from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
 from vitral.errors import VitralError
 from vitral.look.gallery import card, write_gallery
-from vitral.look.glass.subject import Subject
 from vitral.look.grading import curves
 from vitral.look.lit import lit, outline
 from vitral.look.looked import DEFAULT, Looker, sharp
 from vitral.look.readings import METHODS, class_attention
+from vitral.look.subject import Subject
 from vitral.weights.own import Weights
 
 NASTY = '"><img src=x onerror=alert(1)>.png'

@@ -58,14 +58,10 @@ class Classifier:
     @classmethod
     def load(cls, source: str | Path | Run) -> "Classifier":
         """From a run, its folder, a `model.safetensors` by itself, or anybody's weights (see `load_pretrained`)."""
-        if isinstance(source, Run) or Run.is_run(source):
-            run = source if isinstance(source, Run) else Run.load(source)
-            return cls(run.weights(), Calibration.beside(run.folder, run.weights().model))
-        weights, path = load_pretrained(source), Path(source)
+        weights, calibration = opened(source)
         if not weights.class_names:
             raise WeightsError(f"{source} has no classes, so there is nothing to answer with. Train it: it gets some.")
-        folder = path if path.is_dir() else path.parent
-        return cls(weights, Calibration.beside(folder, weights.model) if weights.loaded is None else None)
+        return cls(weights, calibration)
 
     @overload
     def predict(self, pictures: Picture) -> Prediction: ...  # type: ignore[overload-overlap]  # a str is a Sequence
@@ -116,3 +112,14 @@ class Classifier:
         order = np.argsort(-row, kind="stable")
         ranked = tuple((self.class_names[i], float(row[i])) for i in order)
         return Prediction(ranked[0][0], ranked[0][1], ranked, distance)
+
+
+def opened(source: str | Path | Run) -> tuple[Weights, Calibration | None]:
+    """The weights of a run or of anybody, and the honest doubt beside them, where it was measured."""
+    if isinstance(source, Run) or Run.is_run(source):
+        run = source if isinstance(source, Run) else Run.load(source)
+        weights = run.weights()
+        return weights, Calibration.beside(run.folder, weights.model)
+    pretrained, path = load_pretrained(source), Path(source)
+    folder = path if path.is_dir() else path.parent
+    return pretrained, Calibration.beside(folder, pretrained.model) if pretrained.loaded is None else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitral.cli import completion
-from vitral.cli.predict import _files as files_of
+from vitral.cli.predict import picture_files
 from vitral.cli.terminal import console, printable
 from vitral.errors import DataError
 
@@ -50,7 +50,7 @@ def command(
     if not pictures and not of_model:
         raise click.UsageError("Name a picture or a folder to look at; or --model draws the model itself.")
     looker = Looker.load(source, method, _blocks(blocks))
-    files = [file for picture in pictures for file in files_of(picture)]
+    files = [file for picture in pictures for file in picture_files(picture)]
     folder = out or Path("looks") / name_of(source)
     folder.mkdir(parents=True, exist_ok=True)
     if of_model:

@@ -73,7 +73,7 @@ def _answers(classifier: "Classifier", pictures: tuple[Path, ...]) -> Iterator[A
     from rich.console import Console
     from rich.progress import track
 
-    files = [file for picture in pictures for file in _files(picture)]
+    files = [file for picture in pictures for file in picture_files(picture)]
     bar = Console(stderr=True)  # so that what a program reads from stdout is the answers alone
     quiet = len(files) < 50 or not bar.is_terminal
     answers = track(classifier.each(files), "predicting", len(files), console=bar, transient=True, disable=quiet)
@@ -81,7 +81,7 @@ def _answers(classifier: "Classifier", pictures: tuple[Path, ...]) -> Iterator[A
         yield Answer(file, None, str(answer)) if isinstance(answer, DataError) else Answer(file, answer)
 
 
-def _files(picture: Path) -> list[Path]:
+def picture_files(picture: Path) -> list[Path]:
     """The picture itself, or all pictures below a folder, sorted, hidden ones left out."""
     from vitral.data.decode import ENDINGS
 

@@ -84,14 +84,14 @@ def draw_distances(to: To, distances: Tensor, *, dark: bool = False) -> None:  #
     what = "A dot a head: the mean distance from a patch to what it takes from, by how much it takes."
     with figure(to, 6.4, 4.2, "How far heads look", what, dark=dark) as drawn:
         axes = drawn.subplots()
-        x = np.repeat(np.arange(1, blocks + 1), heads)
-        axes.plot(np.arange(1, blocks + 1), distances.mean(dim=1).numpy(), color=colours.grey, linewidth=1.5, zorder=1)
+        x = np.repeat(np.arange(blocks), heads)
+        axes.plot(np.arange(blocks), distances.mean(dim=1).numpy(), color=colours.grey, linewidth=1.5, zorder=1)
         axes.scatter(x, distances.flatten().numpy(), s=34, color=colours.blue, alpha=0.8, linewidths=0, zorder=2)
-        at_the_end = (blocks, float(distances[-1].mean()))
+        at_the_end = (blocks - 1, float(distances[-1].mean()))
         axes.annotate(
             "mean", at_the_end, (8, 0), textcoords="offset points", va="center", color=colours.soft, fontsize=9
         )
-        axes.set(xlabel="block", ylabel="pixels", xlim=(0.5, blocks + 0.5))
+        axes.set(xlabel="block", ylabel="pixels", xlim=(-0.5, blocks - 0.5))
         axes.set_ylim(0, 1.08 * max(float(distances.max()), 1.0))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.grid(axis="y")
@@ -173,6 +173,8 @@ def draw_patches(to: To, image: Images, layout: Layout, tokens: Tensor, *, dark:
 
 def _patch_row(axes: "Axes", image: Images, layout: Layout, colours: Theme) -> None:
     """The patches one by one, in lines; where they are many, the first and the last."""
+    from matplotlib.patches import Rectangle
+
     (channels, height, _), (down, across) = image.shape, layout.grid
     patch, count, most = height // down, down * across, 48
     cut = image.reshape(channels, down, patch, across, patch).transpose(1, 3, 0, 2, 4)
@@ -189,7 +191,9 @@ def _patch_row(axes: "Axes", image: Images, layout: Layout, colours: Theme) -> N
         pixels = cut[number].transpose(1, 2, 0)
         axes.imshow(pixels if channels == 3 else pixels[:, :, 0], cmap="gray", vmin=0, vmax=255,
                     extent=(x, x + 1, y + 1, y), interpolation="nearest")  # fmt: skip
-        axes.text(x + 0.5, y + 1.06, f"{number + 1}", ha="center", va="top", fontsize=6.5, color=colours.soft)
+        # White patches on a white ground need an edge.
+        axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor=colours.grid, linewidth=0.6))
+        axes.text(x + 0.5, y + 1.06, f"{number}", ha="center", va="top", fontsize=6.5, color=colours.soft)
     axes.set_xlim(-0.05, columns * (1 + gap))
     axes.set_ylim(lines * (1.42 + gap), -0.1)
     axes.set_title("its patches, in reading order", fontsize=10)

@@ -15,10 +15,10 @@ from vitral.data.config import Resize, Scale
 from vitral.data.decode import Picture, decode
 from vitral.data.preprocess import Preprocess
 from vitral.errors import DataError, RecipeError
-from vitral.look.glass.subject import Subject
 from vitral.look.grading import Grade, grade, with_random_weights
 from vitral.look.maps import Some, attention_maps, each_block
 from vitral.look.readings import METHODS
+from vitral.look.subject import Subject
 from vitral.settings import unknown
 from vitral.weights.own import Weights
 

@@ -11,6 +11,7 @@ from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError
 from vitral.look.drawn import draw_colours, draw_depth, draw_distances, draw_filters, draw_positions
 from vitral.look.readings import (
+    Colours,
     attention_distance,
     feature_colours,
     first_filters,
@@ -43,7 +44,9 @@ def draw_model(
     images = preprocess.normalise(torch.from_numpy(stacked)).to(next(model.parameters()))
     draw_distances(_named(folder, "distances", written), attention_distance(model, images).cpu())
     draw_depth(_named(folder, "depth", written), tokens_through_depth(model, images))
-    colours = feature_colours(patch_features(model, images[:COLOURED]))
+    # Each picture by itself: what parts subject and ground in one may part two pictures from each other.
+    each = [feature_colours(patch_features(model, image[None])) for image in images[:COLOURED]]
+    colours = Colours(torch.cat([one.rgb for one in each]), torch.cat([one.subject for one in each]))
     draw_colours(_named(folder, "colours", written), stacked[:COLOURED], colours)
     return written, notes
 

@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from vitral.errors import RecipeError, VitralError
 from vitral.look.glass.shelf import Shelf, examples
-from vitral.look.glass.subject import Answer, Subject
+from vitral.look.subject import Answer, Subject
 
 MOST_BYTES = 64 * 2**20  # of a picture that is handed over
 ROWS = 5  # classes that are told

@@ -1,4 +1,4 @@
-"""The model that lies under the glass, and what can be asked of it about one picture."""
+"""A model that is looked into, and what can be asked of it about one picture."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vitral.classifier import opened
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError, RecipeError
 from vitral.look.maps import each_block, layout_of
 from vitral.look.readings import METHODS, class_attention
 from vitral.model.shapes import shapes
-from vitral.run import Run
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights
-from vitral.weights.pretrained import load_pretrained
 
 Pixels = NDArray[np.uint8]  # (C, H, W): what the model sees of a picture
 
@@ -68,15 +67,11 @@ class Subject:
     @classmethod
     def load(cls, source: str | Path) -> "Subject":
         """From a run or anybody's weights. They may have no classes: then there are maps and no answers."""
-        if Run.is_run(source):
-            run = Run.load(source)
-            weights = run.weights()
-            return cls(run.folder.resolve().name, weights, Calibration.beside(run.folder, weights.model))
-        pretrained, path = load_pretrained(source), Path(source)
-        folder = path if path.is_dir() else path.parent
-        calibration = Calibration.beside(folder, pretrained.model) if pretrained.loaded is None else None
-        inside = path.exists() and path.stem in ("model", "pytorch_model")  # its folder says more
-        return cls((folder.resolve() if inside else path).name, pretrained, calibration)
+        weights, calibration = opened(source)
+        path = Path(source)
+        inside = path.is_file() and path.stem == "model"  # its folder says more
+        named = path.resolve() if path.is_dir() else path
+        return cls((path.resolve().parent if inside else named).name, weights, calibration)
 
     @property
     def titles(self) -> list[str]:
