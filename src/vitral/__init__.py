@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from vitral.evaluation.embed import embed
     from vitral.evaluation.evaluate import Evaluation, evaluate
     from vitral.evaluation.probe import probe
+    from vitral.look.maps import attention_maps
     from vitral.model.config import ViTConfig
     from vitral.model.patches import patchify, unpatchify
     from vitral.model.vit import ViT
@@ -45,6 +46,7 @@ _HOMES = {
     "VitralError": "vitral.errors",
     "WeightsError": "vitral.errors",
     "__version__": "vitral.version",
+    "attention_maps": "vitral.look.maps",
     "embed": "vitral.evaluation.embed",
     "evaluate": "vitral.evaluation.evaluate",
     "events": "vitral.training.loop",
@@ -77,6 +79,7 @@ __all__ = [
     "VitralError",
     "WeightsError",
     "__version__",
+    "attention_maps",
     "embed",
     "evaluate",
     "events",
