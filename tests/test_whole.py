@@ -178,8 +178,7 @@ def test_the_readers_page_says_what_happens(
     trained: vitral.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its examples, run as a doctest. They ask a run called runs/digits; a small one has fewer heads, and no more."""
-    page = (ROOT / "docs" / "reader.md").read_text()
-    blocks = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
+    blocks = examples_of("reader.md")
     heads = trained.weights().model.config.heads
     blocks = blocks.replace("torch.Size([1, 4, 17, 17])", f"torch.Size([1, {heads}, 17, 17])")
     blocks = blocks.replace("torch.Size([4, 4, 4])", f"torch.Size([{heads}, 4, 4])")
@@ -187,9 +186,20 @@ def test_the_readers_page_says_what_happens(
     (tmp_path / "runs" / "digits").symlink_to(trained.folder)
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     monkeypatch.chdir(tmp_path)
-    example = doctest.DocTestParser().get_doctest(blocks, {}, "reader.md", "reader.md", 0)
-    failed, tried = doctest.DocTestRunner().run(example)
-    assert tried > 20 and failed == 0
+    assert_they_hold(blocks, at_least=20)
+
+
+def test_the_page_on_looking_inside_says_what_happens() -> None:
+    assert_they_hold(examples_of("look.md"), at_least=8)
+
+
+def examples_of(page: str) -> str:
+    return "\n".join(re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.M | re.S))
+
+
+def assert_they_hold(examples: str, at_least: int) -> None:
+    failed, tried = doctest.DocTestRunner().run(doctest.DocTestParser().get_doctest(examples, {}, "page", "page", 0))
+    assert tried >= at_least and failed == 0
 
 
 @pytest.mark.slow
