@@ -130,7 +130,7 @@ def test_the_page_comes_whole_and_may_load_nothing_from_elsewhere(glass: Glass) 
         assert reply.headers["X-Content-Type-Options"] == "nosniff"
         text = reply.content.decode().replace("http://www.w3.org/2000/svg", "")
         assert "http://" not in text and "https://" not in text and "//cdn" not in text
-    folder = Path(subjects.__file__).parent / "page"
+    folder = Path(subjects.__file__).parent / "glass" / "page"
     assert {found.name for found in folder.iterdir()} == {*PAGE, *(f"{name}.js" for name in MODULES)}
 
 

@@ -67,6 +67,7 @@ def test_the_json_says_what_python_says_and_the_figure_is_there(trained: Run, pi
     assert not (tmp_path / "out" / "index.html").exists()  # one picture needs no page
 
 
+@pytest.mark.slow
 def test_a_folder_gives_a_page_that_needs_nothing_else(trained: Run, picture: Path, tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
     (folder / "below").mkdir(parents=True)
@@ -87,6 +88,7 @@ def test_a_folder_gives_a_page_that_needs_nothing_else(trained: Run, picture: Pa
     assert sorted(unquote(one["href"]) for one in links) == figures
 
 
+@pytest.mark.slow
 def test_a_figure_never_takes_the_place_of_a_picture(trained: Run, picture: Path) -> None:
     before = picture.read_bytes()
     done = look(trained.folder, picture, "--out", picture.parent)
@@ -154,6 +156,7 @@ def test_each_method_can_be_asked_for(method: str, trained: Run, seven: NDArray[
     assert set(found.maps) == set(METHODS) and list(found.heads) == [0]
 
 
+@pytest.mark.slow
 def test_the_model_itself_is_drawn(trained: Run, tmp_path: Path) -> None:
     done = look(trained.folder, "--model", "--out", tmp_path, "--json")
     told = json.loads(done.stdout)
