@@ -67,9 +67,9 @@ def draw_positions(to: To, similarity: Tensor, *, dark: bool = False) -> None:  
                 axes.imshow(similarity[row, column].numpy(), cmap=SIGNED, vmin=-1, vmax=1)
                 _bare(axes)
                 if j == 0:
-                    axes.set_ylabel(f"{row + 1}", rotation=0, ha="right", va="center", labelpad=5, fontsize=9)
+                    axes.set_ylabel(f"{row}", rotation=0, ha="right", va="center", labelpad=5, fontsize=9)
                 if i == len(rows) - 1:
-                    axes.set_xlabel(f"{column + 1}", fontsize=9)
+                    axes.set_xlabel(f"{column}", fontsize=9)
         drawn.supxlabel("column of the patch", fontsize=10)
         drawn.supylabel("row of the patch", fontsize=10)
         bar = drawn.colorbar(ScalarMappable(Normalize(-1, 1), SIGNED), ax=grid, shrink=0.7, ticks=[-1, 0, 1])
@@ -161,6 +161,8 @@ def draw_patches(to: To, image: Images, layout: Layout, tokens: Tensor, *, dark:
         rooms: Any = drawn.subfigures(2, 1, height_ratios=[1.25, 1])
         above, below = rooms
         left, right = above.subplots(1, 2, width_ratios=[1, 2.2])
+        for axes in (left, right):
+            axes.set_anchor("N")
         show_image(left, image)
         for at in range(1, down):
             left.axhline(at * patch - 0.5, color="#FFFFFF", linewidth=0.8)
@@ -213,8 +215,8 @@ def _token_row(room: "SubFigure", layout: Layout, tokens: Tensor) -> None:  # (T
         first.axis("off")
     _numbers(rest, values[:, extra:], largest)
     count = values.shape[1] - extra
-    ticks = sorted({0, *range(9, count - 8, 10 if count <= 100 else 20), count - 1})
-    rest.set_xticks(ticks, [f"{at + 1}" for at in ticks], fontsize=8)
+    ticks = sorted({0, *range(10, count - 8, 10 if count <= 100 else 20), count - 1})
+    rest.set_xticks(ticks, [f"{at}" for at in ticks], fontsize=8)
     rest.set_title("the row of tokens, a column each: red above zero, blue below", fontsize=10)
     rest.set_xlabel("patch")
 
