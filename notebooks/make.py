@@ -31,7 +31,7 @@ INSTALL = """\
 import importlib.util
 
 if importlib.util.find_spec("vitral") is None:
-    %pip install -q vitral
+    %pip install -q ..  # the checkout that this notebook lies in
 
 from PIL import Image"""
 

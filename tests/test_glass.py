@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from io import BytesIO
 from pathlib import Path
@@ -22,9 +22,10 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from conftest import FIXTURES
 from vitral import Classifier, DataError, Preprocess, RecipeError, Run, ViT, ViTConfig
 from vitral.look import subject as subjects
-from vitral.look.glass.server import MODULES, MOST_BYTES, PAGE, Glass
+from vitral.look.glass.server import MODULES, MOST_BYTES, PAGE, Glass, Handler
 from vitral.look.glass.shelf import KEPT, Shelf, Shown, examples
 from vitral.look.maps import attention_maps
 from vitral.look.readings import METHODS, class_attention
@@ -245,6 +246,37 @@ def test_a_body_that_is_too_long_or_endless_is_not_read(glass: Glass) -> None:
         assert ask(glass, "POST", "/api/pictures", None, Content_Length=length).status == 400
 
 
+def test_an_upload_that_stalls_is_dropped_without_a_word(
+    glass: Glass, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Handler, "timeout", 0.2)
+    with socket.create_connection(glass.server_address[:2], timeout=10) as client:  # type: ignore[arg-type]
+        client.sendall(b"POST /api/pictures HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nbegun")
+        assert client.recv(65_536) == b""  # closed
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_goes_wrong_in_the_middle_of_an_answer_ends_it(glass: Glass, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glass.subject, "maps", breaks_after_one_block(glass))
+    with socket.create_connection(glass.server_address[:2], timeout=10) as client:  # type: ignore[arg-type]
+        client.sendall(b"GET /api/pictures/0/maps HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        told = b"".join(iter(lambda: client.recv(65_536), b""))  # it ends: closed
+    head, _, body = told.partition(b"\r\n\r\n")
+    assert f"Content-Length: {glass.subject.maps_bytes}".encode() in head
+    assert len(body) == glass.subject.maps_bytes // 3 and b"HTTP/1.1" not in body
+
+
+def breaks_after_one_block(glass: Glass) -> Callable[[Any], Iterator[bytes]]:
+    """As its maps where the memory of the machine ends."""
+    whole = glass.subject.maps
+
+    def broken(pixels: Any) -> Iterator[bytes]:
+        yield next(whole(pixels))
+        raise MemoryError
+
+    return broken
+
+
 def test_only_the_newest_pictures_are_kept(glass: Glass) -> None:
     shown = Shown(np.zeros((3, 32, 40), np.uint8), "example")
     shelf = Shelf(PREPROCESS, [shown])
@@ -288,10 +320,10 @@ def test_patches_that_are_off_are_left_out(glass: Glass) -> None:
 
 
 def test_what_it_said_of_the_whole_picture_stays_in_sight(glass: Glass) -> None:
-    number = put(glass, noise(8))["number"]
+    told = put(glass, noise(8))
     for off in range(1, 20):
-        answer = without(glass, number, list(range(off))).json["answer"]
-        assert answer["first"] in [row["name"] for row in answer["rows"]] and len(answer["rows"]) in (5, 6)
+        rows = without(glass, told["number"], list(range(off))).json["answer"]["rows"]
+        assert told["answer"]["rows"][0]["name"] in [row["name"] for row in rows] and len(rows) in (5, 6)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -342,6 +374,23 @@ def test_the_page_is_told_what_the_model_is(glass: Glass, path: Path) -> None:
     assert told["name"] == path.parent.name
 
 
+@pytest.mark.parametrize(
+    ("weights", "extra", "answer"),
+    [
+        ("timm_vit", 1, "class"),
+        ("timm_deit_distilled", 2, "extra"),
+        ("timm_vit_gap", 1, "patches"),
+        ("timm_vit_reg4_gap", 4, "patches"),
+        ("timm_vit_gap_noclass", 0, "patches"),
+    ],
+)
+def test_the_page_is_told_which_tokens_the_answer_is_read_from(weights: str, extra: int, answer: str) -> None:
+    told = Subject.load(FIXTURES / weights).told()
+    tokens = list(range(extra + told["grid"][0] * told["grid"][1]))
+    expected = {"class": tokens[:1], "extra": tokens[:extra], "patches": tokens[extra:]}[answer]
+    assert (len(told["extra"]), list(told["answer"])) == (extra, expected)
+
+
 def test_a_run_brings_its_own_test_pictures(trained: Run, seven: NDArray[np.uint8]) -> None:
     subject = Subject.load(trained.folder)
     shown = examples(trained.folder, subject.preprocess)
@@ -384,14 +433,26 @@ def test_maps_that_no_page_could_hold_are_refused(glass: Glass, monkeypatch: pyt
 
 
 def test_numbers_that_stand_for_no_names_are_called_classes(path: Path) -> None:
-    own = Subject.load(path)
-    assert own.titles == list(NAMES)
-    assert Subject("x", Weights(own.model, PREPROCESS, tuple(map(str, range(7))))).titles == list("0123456")
+    own, theirs = Subject.load(path), Subject.load(FIXTURES / "timm_vit")
+    count = theirs.model.config.classes
+    assert count not in (0, 1_000) and theirs.class_names == tuple(f"class {label}" for label in range(count))
+    assert own.class_names == NAMES
+    # Of a run, numbers are names: those of digits.
+    assert Subject("x", Weights(own.model, PREPROCESS, tuple("0123456"))).class_names == tuple("0123456")
 
 
 def test_a_port_that_is_taken_is_told(glass: Glass, path: Path) -> None:
     with pytest.raises(RecipeError, match="cannot be had .*--port"):
         Glass.open(path, glass.server_address[1])
+
+
+def test_where_no_port_is_free_none_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Glass) -> None:
+        raise OSError(98, "Address already in use")
+
+    monkeypatch.setattr(Glass, "server_bind", full)
+    with pytest.raises(RecipeError, match=r"^No free port can be had \(Address already in use\)\.$"):
+        Glass.open(path)
 
 
 @pytest.mark.slow

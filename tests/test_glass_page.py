@@ -17,12 +17,13 @@ from axe_playwright_python.sync_playwright import Axe
 from numpy.typing import NDArray
 from playwright.sync_api import sync_playwright
 
-from test_glass import CONFIG, NAMES, images_of, lively, noise, weights_file
+from test_glass import CONFIG, NAMES, breaks_after_one_block, images_of, lively, noise, weights_file
 from vitral import Preprocess
 from vitral.look.glass.server import Glass
+from vitral.look.lit import BRIGHTEST
 from vitral.look.maps import attention_maps
-from vitral.look.readings import class_attention, rollout
-from vitral.model.config import Head
+from vitral.look.readings import class_attention, class_token_map, rollout
+from vitral.model.config import Head, Pool, Tokens
 from vitral.weights.own import Weights, write_weights
 
 pytestmark = pytest.mark.slow
@@ -133,9 +134,10 @@ def window(browser: Any, glass: Glass) -> Iterator[Window]:
 
 
 def colours(values: Any) -> NDArray[np.uint8]:  # (down, across) → (down, across, 3)
-    """As matplotlib has them."""
+    """As matplotlib has them, on the scale of the figures."""
     values = np.asarray(values, np.float64)
-    return matplotlib.colormaps["cividis"](values / values.max(), bytes=True)[:, :, :3]
+    shares = np.clip(values / np.quantile(values, 1 - BRIGHTEST), 0, 1)
+    return matplotlib.colormaps["cividis"](shares, bytes=True)[:, :, :3]
 
 
 def same(shown: NDArray[np.uint8], values: Any) -> None:
@@ -222,6 +224,8 @@ def test_the_stage_shows_the_map_that_was_chosen(window: Window) -> None:
     shown = np.array(window.page.locator("#stage canvas").evaluate(script, [DOWN, ACROSS])).reshape(DOWN, ACROSS, 3)
     assert np.abs(shown - expected.astype(int)).max() <= 4
     assert window.text("#subtitle") == "from each patch, in block 1, head 1"
+    end = np.quantile(over_patches(shares(4)[1, 1, 0]), 1 - BRIGHTEST)
+    assert window.text("#most") == f"≥ {100 * end:.1f} %"  # and the brightest patch has more
 
 
 def test_a_click_holds_a_patch_through_blocks_and_registers_ask_too(window: Window) -> None:
@@ -375,6 +379,96 @@ def test_a_server_that_has_gone_is_told(browser: Any, glass: Glass) -> None:
     opened.wait(state="ready")  # what was there can still be looked at
     opened.point(5)
     opened.context.close()
+
+
+def test_a_server_that_breaks_off_in_the_middle_of_the_maps_is_told(
+    browser: Any, glass: Glass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(glass.subject, "maps", breaks_after_one_block(glass))
+    opened = Window(browser, glass.url)
+    opened.page.wait_for_selector("#trouble:has-text('does not answer any more')")
+    opened.wait(state="ready")
+    opened.context.close()
+
+
+def test_maps_that_end_too_soon_are_noticed(browser: Any, glass: Glass) -> None:
+    opened = Window(browser, glass.url)
+    opened.wait(state="ready", readings=0)
+    opened.page.route("**/1/maps", lambda route: route.fulfill(body=bytes(100)))  # a length that is true, and short
+    opened.page.click("#examples .tile:nth-child(2)")
+    opened.page.wait_for_selector("#trouble:has-text('does not answer any more')")
+    opened.context.close()
+
+
+def test_an_answer_that_comes_after_the_picture_was_put_under_again_is_dropped(window: Window) -> None:
+    whole, held = window.rows(), []
+    window.page.route("**/answer", lambda route: held.append(route))
+    window.page.click("#brush")
+    window.page.mouse.click(*window.place(3))
+    window.page.wait_for_selector("#off-told:has-text('1 of 20')")
+    window.page.click("#examples .tile:nth-child(1)")
+    window.page.wait_for_selector("#off-told:has-text('All 20')")
+    with window.page.expect_response("**/answer"):
+        held[0].continue_()
+    window.page.wait_for_timeout(200)
+    assert (window.page.get_attribute("#glass", "data-answered"), window.rows()) == ("0", whole)
+
+
+def test_the_map_of_a_class_that_comes_after_another_picture_is_dropped(window: Window) -> None:
+    held: list[Any] = []
+    window.page.click("#examples .tile:nth-child(2)")
+    window.wait(readings=1, state="ready")
+    name = next(iter(window.rows()))
+    asked = f"**/0/readings/class-attention?class={NAMES.index(name)}"
+    window.page.route(asked, lambda route: held.append(route))
+    window.page.click("#examples .tile:nth-child(1)")
+    window.wait(readings=0, state="ready")
+    window.page.click(f"#rows .row:has-text('{name}')")
+    window.page.wait_for_selector(f"#title:has-text('for {name}')")
+    window.page.click("#examples .tile:nth-child(2)")
+    window.wait(readings=1, state="ready")
+    window.page.click(f"#rows .row:has-text('{name}')")
+    window.wait(label=NAMES.index(name))
+    right = window.tile("readings", 1)
+    with window.page.expect_response(asked):
+        held[0].continue_()
+    window.page.wait_for_timeout(200)
+    assert window.tile("readings", 1).tolist() == right.tolist()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "chips"),
+    [
+        (Tokens(kind="none", registers=2), ["register 1", "register 2"]),
+        (Tokens(), ["class token"]),  # there, and nothing reads it
+        (Tokens(kind="none"), []),
+    ],
+    ids=["registers", "unread class token", "patches alone"],
+)
+def test_where_the_mean_of_the_patches_is_read_they_ask(
+    browser: Any, tmp_path: Path, tokens: Tokens, chips: list[str]
+) -> None:
+    config = CONFIG.model_copy(update={"tokens": tokens, "pool": Pool(kind="mean")})
+    for server in served(weights_file(tmp_path, config)):
+        opened = Window(browser, server.url)
+        opened.wait(state="ready", readings=0, asks=-1)
+        opened.dropped(noise(3))
+        assert opened.text("#title") == "What all patches take"
+        assert opened.page.locator("#asks button").all_text_contents() == [
+            "all patches (mean)",
+            *chips,
+            "point at a patch",
+        ]
+        assert opened.page.get_attribute("#asks button:first-child", "aria-pressed") == "true"
+        same(opened.tile("heads", 0), class_token_map(lively(config), images_of(noise(3)))[0].detach())
+        for chip in chips[:1]:
+            opened.page.click(f"#asks button:has-text('{chip}')")
+            opened.wait(asks=0)
+        opened.page.focus("#stage")
+        opened.page.keyboard.press("Escape")
+        opened.wait(asks=-1)
+        assert opened.complaints == []
+        opened.context.close()
 
 
 def test_weights_without_classes_are_shown_without_a_prediction(browser: Any, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_better_is_better_than_every_random_map_and_the_sentence_says_which_it_i
     assert "learnt nothing" not in good.sentence
     assert unclear.sentence.startswith("Not shown to be better than chance") and "1 of these does" in unclear.sentence
     assert bad.sentence.startswith("No better than chance") and "8 of these do" in bad.sentence
-    assert "But so does the map of a model that has learnt nothing (15%)." in made(0.2, random, 0.15).sentence
+    assert "But the map of a model that has learnt nothing does as well (15%)." in made(0.2, random, 0.15).sentence
     assert good.write()["better_than_chance"] and good.write()["untrained_deletion"] == 0.45
     assert "untrained_deletion" not in bad.write()
 

@@ -74,9 +74,14 @@ def literally(model: ViT, images: Tensor) -> tuple[list[Tensor], Tensor]:
     return maps, torch.stack(model.logits(model.norm(tokens))).mean(dim=0)
 
 
-def readers(model: ViT) -> slice:
-    config = model.config
-    return slice(config.extra, None) if config.pool.kind == "mean" else slice(0, config.read_out)
+def readers(model: ViT, T: int) -> Tensor:
+    """How far the answer is read from each token, written out for each way to pool."""
+    config, weights = model.config, torch.zeros(T)
+    of_patches = {"class": 0.0, "mean": 1.0, "class-mean": 0.5}[config.pool.kind]
+    weights[config.extra :] = of_patches / (T - config.extra)
+    if of_patches < 1:
+        weights[: config.read_out] = (1 - of_patches) / config.read_out
+    return weights
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,13 +101,13 @@ def test_class_attention_is_that_of_a_literal_reference(kind: str) -> None:
                 assert A.grad is not None
                 bar = (A.grad[0] * A[0]).clamp(min=0).mean(dim=0)
                 R = R + bar @ R
-            expected = (R - torch.eye(T))[readers(model), model.config.extra :].mean(dim=0).view(3, 4)
+            expected = (readers(model, T) @ (R - torch.eye(T)))[model.config.extra :].view(3, 4)
             torch.testing.assert_close(found[number], expected.detach(), rtol=1e-4, atol=1e-6)
             assert expected.max() > 1e-4
 
 
 @pytest.mark.parametrize(("fuse", "discard"), [("mean", 0.0), ("max", 0.5), ("min", 0.0), ("mean", 0.9)])
-@pytest.mark.parametrize("kind", ["paper", "distilled", "registers", "no class token", "relative"])
+@pytest.mark.parametrize("kind", ["paper", "distilled", "registers", "no class token", "class-mean", "relative"])
 def test_rollout_is_that_of_a_literal_reference(kind: str, fuse: Any, discard: float) -> None:
     """Loops over tokens, in place of products of matrices."""
     model, images = a_model(kind), torch.randn(2, 3, 8, 12)
@@ -123,7 +128,7 @@ def test_rollout_is_that_of_a_literal_reference(kind: str, fuse: Any, discard: f
             with_residual = [[fused[i][j] + (i == j) for j in range(T)] for i in range(T)]
             even = [[value / sum(row) for value in row] for row in with_residual]
             flow = [[sum(even[i][k] * flow[k][j] for k in range(T)) for j in range(T)] for i in range(T)]
-        expected = torch.tensor(flow)[readers(model), model.config.extra :].mean(dim=0).view(2, 3)
+        expected = (readers(model, T) @ torch.tensor(flow))[model.config.extra :].view(2, 3)
         torch.testing.assert_close(found[number], expected, rtol=1e-4, atol=1e-6)
 
 
@@ -360,3 +365,15 @@ def test_the_sine_table_is_the_tutorials() -> None:
         angle = i / 10_000 ** ((j - j % 2) / 300)
         assert found[i, j].item() == pytest.approx(math.cos(angle) if j % 2 else math.sin(angle), abs=1e-6)
     assert len(found.unique(dim=0)) == 100
+
+
+@pytest.mark.parametrize("features", [torch.ones(1, 4, 4, 8), torch.ones(1, 1, 1, 8)])
+def test_patches_that_are_all_alike_are_one_subject(features: Tensor) -> None:
+    assert bool(feature_colours(features).subject.all())
+
+
+def test_one_patch_that_stands_out_is_the_subject() -> None:
+    """It has no neighbour on its side; and without it there is no subject."""
+    features = torch.ones(1, 5, 5, 8)
+    features[0, 2, 2] = torch.tensor([-1.0, 1.0] * 4)
+    assert feature_colours(features).subject.nonzero().tolist() == [[0, 2, 2]]

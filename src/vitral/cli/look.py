@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from vitral.look.maps import Some
 
 
+WATCHED = 16  # pictures that `--model` watches heads on
+
+
 @click.command()
 @click.argument("source", metavar="RUN|WEIGHTS", shell_complete=completion.runs)
 @click.argument("pictures", nargs=-1, type=click.Path(path_type=Path), metavar="[PICTURE|FOLDER]...")
@@ -49,10 +52,11 @@ def command(
 
     if not pictures and not of_model:
         raise click.UsageError("Name a picture or a folder to look at; or --model draws the model itself.")
+    if of_model and (method or blocks != "-1"):
+        raise click.UsageError("--model draws the model as a whole: --method and --blocks do not go with it.")
     looker = Looker.load(source, method, _blocks(blocks))
     files = [file for picture in pictures for file in picture_files(picture)]
     folder = out or Path("looks") / name_of(source)
-    folder.mkdir(parents=True, exist_ok=True)
     if of_model:
         _draw_model(source, looker, files, folder, as_json)
         return
@@ -93,6 +97,7 @@ def _look(
             failed[file] = str(look)
             told.append({"path": str(file), "error": str(look)})
             continue
+        folder.mkdir(parents=True, exist_ok=True)
         figure = folder / _free_name(file, taken)
         draw_look(figure, look, looker.subject.name)
         told.append({**look.write(), "says": look.says, "figure": str(figure)})
@@ -150,9 +155,20 @@ def _draw_model(source: str, looker: "Looker", files: list[Path], folder: Path, 
     from vitral.look.portrait import draw_model
 
     subject = looker.subject
-    pictures = [subject.preprocess.resized(file) for file in files[:16]]
+    pictures, notes = [], []
+    for file in files[:WATCHED]:
+        try:
+            pictures.append(subject.preprocess.resized(file))
+        except DataError as error:
+            notes.append(str(error))
+    if files and not pictures:
+        raise DataError("None of these files could be read as a picture.")
+    if len(files) > WATCHED:
+        notes.append(f"Heads are watched on the first {WATCHED} of {len(files)} pictures.")
     pictures = pictures or [shown.pixels for shown in examples(source, subject.preprocess)]
-    written, notes = draw_model(folder, subject.model, subject.preprocess, pictures)
+    folder.mkdir(parents=True, exist_ok=True)
+    written, missing = draw_model(folder, subject.model, subject.preprocess, pictures)
+    notes += missing
     if as_json:
         click.echo(json.dumps({"figures": [str(path) for path in written], "notes": notes}))
         return

@@ -13,8 +13,7 @@ from vitral.data.config import Augment
 from vitral.evaluation.metrics import BINS
 from vitral.look.figures import GREEN, RED, Theme, caption, figure, show_image, theme, where_it_looked
 from vitral.look.looked import DEFAULT
-from vitral.look.maps import attention_maps
-from vitral.look.readings import METHODS
+from vitral.look.readings import METHODS, answer_by_head
 from vitral.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -296,11 +295,9 @@ def attention(evaluation: "Evaluation", most: int = 10) -> None:
     chosen = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)[:most]]
     model, preprocess = evaluation.weights.model, evaluation.weights.preprocess
     pictures = evaluation.images(chosen)
-    images = preprocess.normalise(torch.from_numpy(pictures))
-    spoke = METHODS[DEFAULT](model, images)  # (n, down, across)
-    # What the tokens that the answer is read from took from each patch.
-    found = attention_maps(model, images, queries="answer")
-    maps = found.over_patches()[:, 0].mean(dim=2)  # (n, heads, down, across)
+    images = preprocess.normalise(torch.from_numpy(pictures)).to(next(model.parameters()))
+    spoke = METHODS[DEFAULT](model, images).cpu()  # (n, down, across)
+    maps = answer_by_head(model, images)[:, 0].cpu()  # (n, heads, down, across)
     names, predicted = evaluation.weights.class_names, evaluation.answers.predicted
     captions = [f"is {caption(names[labels[i]], 22)},\nsays {caption(names[predicted[i]], 22)}" for i in chosen]
     where_it_looked(evaluation.folder / "attention.png", pictures, spoke.numpy(), maps.numpy(), captions)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from vitral.data.randomness import uniform
 from vitral.errors import DataError
+from vitral.look.maps import looking
 from vitral.model.vit import ViT
 
 STEPS = 16  # numbers of patches that the model is asked with
@@ -69,7 +70,7 @@ def curves(
     """Deletion and insertion of each map on its image, for its class.
 
     >>> from vitral.model.config import ViTConfig
-    >>> model = ViT(ViTConfig(image_size=8, patch_size=2, width=16, depth=2, heads=2, classes=3)).eval()
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=2, width=16, depth=2, heads=2, classes=3))
     >>> found = curves(model, torch.rand(2, 3, 8, 8), torch.rand(2, 4, 4), torch.tensor([0, 2]), steps=5)
     >>> found.shares_kept.tolist(), found.deletion.shape
     ([1.0, 0.75, 0.5, 0.3125, 0.0625], torch.Size([2, 5]))
@@ -121,11 +122,6 @@ class Grade:
         return sum(self.random) / len(self.random)
 
     @property
-    def random_insertion(self) -> float:
-        """The same: see above."""
-        return self.random_deletion
-
-    @property
     def better(self) -> bool:
         """Whether the answer falls sooner than with every random map. One map in nine would do so by luck alone."""
         return self.deletion < self.random[0]
@@ -154,7 +150,7 @@ class Grade:
             does = "does" if self.as_good == 1 else "do"
             return f"{told} {self.as_good} of these {does} as well, so do not take it for the reason of the answer."
         if self.untrained is not None and self.untrained <= self.deletion:
-            told += f" But so does the map of a model that has learnt nothing ({self.untrained:.0%})."
+            told += f" But the map of a model that has learnt nothing does as well ({self.untrained:.0%})."
         return told
 
     def write(self) -> dict[str, Any]:
@@ -184,7 +180,7 @@ def grade(
     gives with random weights (see `with_random_weights`).
 
     >>> from vitral.model.config import ViTConfig
-    >>> model = ViT(ViTConfig(image_size=8, patch_size=2, width=16, depth=2, heads=2, classes=3)).eval()
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=2, width=16, depth=2, heads=2, classes=3))
     >>> found = grade(model, torch.rand(3, 8, 8), torch.rand(4, 4), 0)
     >>> found.better  # it has learnt nothing: every class has 1/3, whatever is left out
     False
@@ -209,7 +205,7 @@ def grade(
 def with_random_weights(model: ViT, seed: int = 0) -> ViT:
     """The same model before it learnt anything: what its maps show comes from the picture and the architecture alone
     (Adebayo et al. 2018, arXiv:1810.03292)."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng():
         torch.manual_seed(seed)
         untrained = ViT(model.config)
         for name in model.config.classifiers:  # they start at zero, and would give no gradient
@@ -220,6 +216,8 @@ def with_random_weights(model: ViT, seed: int = 0) -> ViT:
 
 def _counts(patches: int, steps: int) -> list[int]:
     """Numbers of patches, from all to one. Not none: what is read out may be the mean of the patches."""
+    if steps < 2:
+        raise DataError(f"steps is {steps}: a curve takes at least 2, all patches and one.")
     return sorted({round(1 + (patches - 1) * step / (steps - 1)) for step in range(steps)}, reverse=True)
 
 
@@ -230,7 +228,6 @@ def _ranked(maps: Tensor) -> Tensor:  # (B, N) → (B, N)
     return shuffled[maps[:, shuffled].argsort(dim=1, descending=True, stable=True)]
 
 
-@torch.inference_mode()
 def _probabilities(
     model: ViT, images: Tensor, orders: Tensor, classes: Tensor, counts: Sequence[int], temperature: float
 ) -> Tensor:  # (B, C, H, W), (B, M, N), (B,) → (B, M, S)
@@ -244,7 +241,8 @@ def _probabilities(
         asked = []
         for chosen in torch.arange(len(rows)).split(max(1, TOKENS // count)):
             keep = None if count == N else orders[chosen, :count].to(like.device)
-            logits = model(images[rows[chosen]].to(like), keep).float().cpu() / temperature
+            with looking(model):
+                logits = model(images[rows[chosen]].to(like), keep).float().cpu() / temperature
             asked.append(logits.softmax(dim=1).gather(1, classes.cpu()[rows[chosen], None])[:, 0])
         found[:, :, place] = torch.cat(asked).view(B, -1)
     return found

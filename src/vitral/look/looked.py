@@ -16,8 +16,8 @@ from vitral.data.decode import Picture, decode
 from vitral.data.preprocess import Preprocess
 from vitral.errors import DataError, RecipeError
 from vitral.look.grading import Grade, grade, with_random_weights
-from vitral.look.maps import Some, attention_maps, each_block
-from vitral.look.readings import METHODS
+from vitral.look.maps import Some, blocks_of
+from vitral.look.readings import METHODS, answer_by_head
 from vitral.look.subject import Subject
 from vitral.settings import unknown
 from vitral.weights.own import Weights
@@ -91,16 +91,15 @@ class Looker:
     """
 
     def __init__(self, subject: Subject, method: str | None = None, blocks: Some = -1) -> None:
-        self.subject, self.blocks = subject, blocks
+        self.subject = subject
         self.method = method or (DEFAULT if subject.class_names else WITHOUT_CLASSES)
         if self.method not in METHODS:
             raise RecipeError(unknown(self.method, list(METHODS), "method"))
-        if self.method == DEFAULT and not subject.class_names:
+        if self.method not in subject.methods:
             raise RecipeError(
-                f"{subject.name} has no classes that {DEFAULT} could speak for. Others need none: rollout."
+                f"{subject.name} has no classes that {self.method} could speak for. Others need none: rollout."
             )
-        config = subject.model.config
-        each_block(subject.model, torch.zeros(1, config.channels, *subject.preprocess.image_size), blocks=blocks)
+        self.blocks = blocks_of(subject.model, blocks)
 
     @classmethod
     def load(cls, source: str | Path, method: str | None = None, blocks: Some = -1) -> "Looker":
@@ -127,11 +126,9 @@ class Looker:
         subject, model = self.subject, self.subject.model
         pixels = subject.preprocess.resized(picture)
         answer = subject.answer(pixels)
-        usable = [one for one in METHODS if one != DEFAULT or subject.class_names]
-        images = subject.preprocess.normalise(torch.from_numpy(pixels))[None].to(next(model.parameters()))
-        found = attention_maps(model, images, blocks=self.blocks, queries="answer")
-        by_block = found.over_patches()[0].mean(dim=2).float().cpu()  # (blocks, heads, down, across)
-        maps = {one: subject.reading(pixels, one) for one in usable}
+        images = subject.images(pixels)
+        by_block = answer_by_head(model, images, self.blocks)[0].cpu().numpy()  # (blocks, heads, down, across)
+        maps = {one: subject.reading(pixels, one) for one in subject.methods}
         names, graded = subject.class_names, not self._why_not
         return Look(
             name=name,
@@ -141,7 +138,7 @@ class Looker:
             unlike=bool(answer and answer.distance is not None and answer.distance > 1),
             method=self.method,
             maps=maps,
-            heads={block: heads.numpy() for block, heads in zip(found.blocks, by_block, strict=True)},
+            heads=dict(zip(self.blocks, by_block, strict=True)),
             grade=self._grade(pixels, images[0], maps[self.method], answer.ranked(1)[0]) if answer and graded else None,
             ungraded=self._why_not,
         )

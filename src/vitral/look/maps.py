@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitral.errors import RecipeError
+from vitral.model.pools import POOLS
 from vitral.model.vit import Block, ViT
 
 Some = int | Sequence[int] | Literal["all"]
@@ -86,7 +87,7 @@ def attention_maps(
     (torch.Size([1, 2, 2, 1, 5]), torch.Size([1, 2, 2, 1, 2, 2]))
     """
     layout = layout_of(model, images)
-    which = _numbers(blocks, model.config.depth, "block")
+    which = blocks_of(model, blocks)
     found = dict(each_block(model, images, blocks=which, heads=heads, queries=queries))
     return Maps(
         torch.stack([found[number] for number in which], dim=1),
@@ -110,7 +111,7 @@ def each_block(
     >>> [(number, tuple(maps.shape)) for number, maps in each_block(model, torch.zeros(1, 3, 8, 8), heads=0)]
     [(0, (1, 1, 5, 5)), (1, (1, 1, 5, 5))]
     """
-    wanted = _numbers(blocks, model.config.depth, "block")
+    wanted = blocks_of(model, blocks)
     # Asked for here and not in the generator: a mistake is told at once, not at the first step.
     chosen = _numbers(heads, model.config.heads, "head"), queries_of(model, images, queries)
     return _each(model, images, set(wanted), *chosen)
@@ -156,7 +157,7 @@ def looking(model: ViT, gradient: bool = False) -> Iterator[None]:
 
 def _numbers(some: Some, count: int, what: str, whose: str = "the model") -> tuple[int, ...]:
     """Which of so many are meant."""
-    if some == "all":
+    if isinstance(some, str) and some == "all":
         return tuple(range(count))
     numbers = (some,) if isinstance(some, int) else some
     if isinstance(numbers, str) or not len(numbers):
@@ -168,15 +169,34 @@ def _numbers(some: Some, count: int, what: str, whose: str = "the model") -> tup
     return tuple(int(number) % count for number in numbers)
 
 
+def read_from(model: ViT, layout: Layout) -> Tensor:  # → (T,)
+    """How much of what the heads see is each token: all of it the class token, in the paper. The sum is 1.
+
+    >>> from vitral.model.config import ViTConfig
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, classes=3, pool="class-mean"))
+    >>> read_from(model, layout_of(model, 8)).tolist()
+    [0.5, 0.125, 0.125, 0.125, 0.125]
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        tokens = torch.zeros(1, layout.patches.stop, 1, requires_grad=True)
+        views = POOLS[model.config.pool.kind](tokens, model.config)  # a sum of tokens each: its slopes are the weights
+        return torch.autograd.grad(torch.stack([view.mean() for view in views]).mean(), tokens)[0][0, :, 0]
+
+
+def blocks_of(model: ViT, blocks: Some) -> tuple[int, ...]:
+    """The numbers of the blocks that are meant."""
+    return _numbers(blocks, model.config.depth, "block")
+
+
 def queries_of(model: ViT, images: Tensor, queries: Queries) -> tuple[int, ...]:
     """The numbers of the tokens that are meant."""
-    layout, config = layout_of(model, images), model.config
+    layout = layout_of(model, images)
     tokens = range(layout.patches.stop)
     if queries == "class" and "class" not in layout.extra:
         raise RecipeError('This model has no class token that could ask: give queries="patches", or token numbers.')
     named = {
         "class": tokens[:1],
-        "answer": tokens[layout.patches] if config.pool.kind == "mean" else tokens[: config.read_out],
+        "answer": read_from(model, layout).nonzero()[:, 0].tolist(),
         "patches": tokens[layout.patches],
         "all": tokens,
     }

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize, pad
 
 from vitral.errors import RecipeError
-from vitral.look.maps import Layout, attention_maps, each_block, layout_of, looking, queries_of
+from vitral.look.maps import Layout, Some, attention_maps, each_block, layout_of, looking, read_from
 from vitral.model.positions import sincos_1d
 from vitral.model.vit import Block, ViT
 
@@ -29,15 +29,22 @@ def class_token_map(model: ViT, images: Tensor, block: int = -1) -> Tensor:  # �
     """What the class token took from each patch, in one block; the mean over heads.
 
     Where the answer is read from other tokens, the mean over those: of both in a distilled model, of the patches in
-    one that pools their mean.
+    one that pools their mean, half and half where class token and mean are read.
 
     >>> from vitral.model.config import ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
     >>> class_token_map(model, torch.zeros(1, 3, 8, 8)).shape
     torch.Size([1, 2, 2])
     """
-    maps = attention_maps(model, images, blocks=block, queries="answer").over_patches()
-    return maps.float().mean(dim=(1, 2, 3))
+    return answer_by_head(model, images, blocks=block).mean(dim=(1, 2))
+
+
+def answer_by_head(model: ViT, images: Tensor, blocks: Some = -1) -> Tensor:  # → (B, blocks, heads, down, across)
+    """What the answer took from each patch: of each head of these blocks, the rows of the tokens that it is read from,
+    each as far as it is read."""
+    maps = attention_maps(model, images, blocks=blocks, queries="answer")
+    weights = read_from(model, maps.layout)[list(maps.queries)].to(maps.shares.device)
+    return torch.einsum("bkhqij,q->bkhij", maps.over_patches().float(), weights)
 
 
 def rollout(model: ViT, images: Tensor, *, fuse: Fuse = "mean", discard: float = 0.0) -> Tensor:  # → (B, down, across)
@@ -154,10 +161,7 @@ def _states(model: ViT, images: Tensor) -> list[Tensor]:  # → each (B, T, D)
 
 def _reading(model: ViT, images: Tensor) -> Tensor:  # → (B, 1, T)
     """How much of the answer is read from each token: all from the class token, in the paper."""
-    asking = queries_of(model, images, "answer")
-    row = torch.zeros(len(images), 1, layout_of(model, images).patches.stop, device=images.device)
-    row[:, :, list(asking)] = 1 / len(asking)
-    return row
+    return read_from(model, layout_of(model, images)).to(images.device).expand(len(images), 1, -1)
 
 
 def _over_patches(model: ViT, images: Tensor, row: Tensor) -> Tensor:  # (B, 1, T) → (B, down, across)
@@ -165,11 +169,13 @@ def _over_patches(model: ViT, images: Tensor, row: Tensor) -> Tensor:  # (B, 1, 
     return row[:, 0, layout.patches].unflatten(1, layout.grid)
 
 
+FOR_A_CLASS = "class-attention"  # the one method that needs classes
+
 # What `--method` names.
 METHODS: Mapping[str, Callable[[ViT, Tensor], Tensor]] = {
     "attention": class_token_map,
     "rollout": rollout,
-    "class-attention": class_attention,
+    FOR_A_CLASS: class_attention,
 }
 
 
@@ -250,7 +256,9 @@ def _subject(component: Tensor) -> Tensor:  # (B, down, across) → bool
     around = pad(side.float(), (1, 1, 1, 1), value=torch.nan)
     cross = torch.stack([around[:, :-2, 1:-1], around[:, 2:, 1:-1], around[:, 1:-1, :-2], around[:, 1:-1, 2:]])
     agree = (cross == side).any(dim=0) | cross.isnan().all(dim=0)
-    return torch.where(agree, side, ~side)
+    together = torch.where(agree, side, ~side)
+    # Where nothing is left, the patches that stood out are the subject; where none did, all are.
+    return together if together.any() else side if side.any() else torch.ones_like(side)
 
 
 def _projected(rows: Tensor, count: int) -> Tensor:  # (n, D) → (n, count)

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from vitral.classifier import opened
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError, RecipeError
-from vitral.look.maps import each_block, layout_of
-from vitral.look.readings import METHODS, class_attention
+from vitral.look.maps import each_block, layout_of, queries_of
+from vitral.look.readings import FOR_A_CLASS, METHODS, class_attention
 from vitral.model.shapes import shapes
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights
+from vitral.weights.pretrained import Pretrained
 
 Pixels = NDArray[np.uint8]  # (C, H, W): what the model sees of a picture
 
@@ -56,9 +57,10 @@ class Subject:
         self.name = name
         self.model = weights.model.eval()
         self.preprocess = weights.preprocess
-        self.class_names = weights.class_names
-        numbers = tuple(str(number) for number in range(len(self.class_names)))
-        self.unnamed = self.class_names == numbers and getattr(weights, "loaded", None) is not None
+        names = weights.class_names
+        unnamed = isinstance(weights, Pretrained) and weights.loaded and names == tuple(map(str, range(len(names))))
+        # Where nobody named the classes, a number would look like an answer.
+        self.class_names = tuple(f"class {name}" for name in names) if unnamed else names
         self.calibration = calibration
         self.layout = layout_of(self.model, self.preprocess.image_size)
         is_small = sum(row.flops * row.times for row in shapes(self.model.config)) < SMALL
@@ -74,9 +76,9 @@ class Subject:
         return cls((path.resolve().parent if inside else named).name, weights, calibration)
 
     @property
-    def titles(self) -> list[str]:
-        """What the classes are called on the page: where nobody named them, a number would look like an answer."""
-        return [f"class {name}" if self.unnamed else name for name in self.class_names]
+    def methods(self) -> list[str]:
+        """Those of METHODS that this model allows."""
+        return [name for name in METHODS if name != FOR_A_CLASS or self.class_names]
 
     @property
     def tokens(self) -> int:
@@ -95,14 +97,15 @@ class Subject:
             f"The attention of one picture has {size // 2**20:,} MB here ({self.tokens:,} tokens), too much for a "
             "page. The prediction and the maps of the whole model are there."
         )
-        methods = [name for name in METHODS if name != "attention" and (config.classes or name != "class-attention")]
+        methods = [name for name in self.methods if name != "attention"]  # which the page has block by block
+        images = torch.empty(0, config.channels, *self.preprocess.image_size)
         fixed = "With relative positions no patch can be left out: distances are counted in patches."
         return {
             "name": self.name,
             "image_size": self.preprocess.image_size,
-            "patch_size": config.patch_size,
             "grid": self.layout.grid,
             "extra": self.layout.extra,
+            "answer": queries_of(self.model, images, "answer"),
             "depth": config.depth,
             "heads": config.heads,
             "classes": config.classes,
@@ -120,18 +123,18 @@ class Subject:
 
     @torch.inference_mode()
     def _answered(self, pixels: Pixels, keep: torch.Tensor | None) -> Answer:
-        tokens = self.model.features(self._images(pixels), keep, self.model.config.tokens_seen)
-        logits = torch.stack(self.model.logits(tokens)).mean(dim=0).float()
+        tokens = self.model.features(self.images(pixels), keep, self.model.config.tokens_seen)
+        logits = torch.stack(self.model.logits(tokens)).mean(dim=0).float().cpu()
         if self.calibration is None:
             return Answer(logits.softmax(dim=1)[0].numpy(), None)
-        distance = self.calibration.distances(self.model.pool(tokens).float()).item()
+        distance = self.calibration.distances(self.model.pool(tokens).float().cpu()).item()
         return Answer(self.calibration.probabilities(logits)[0].numpy(), distance)
 
     def maps(self, pixels: Pixels) -> Iterator[bytes]:
         """Block by block all of its attention, (heads, T, T) in float16: enough for a share of 0.00001 to be seen."""
         if self.maps_bytes > MOST_MAPS:
             raise RecipeError(self.told()["no_maps"])
-        blocks = each_block(self.model, self._images(pixels))
+        blocks = each_block(self.model, self.images(pixels))
         for _ in range(self.model.config.depth):
             yield self._worker.submit(_next_half, blocks).result()
 
@@ -139,19 +142,19 @@ class Subject:
         """A map over the patches by one of METHODS, (down, across); `class-attention` for the class `label`."""
         if method not in METHODS:
             raise RecipeError(f"There is no method {method}. There are: {', '.join(METHODS)}.")
-        if label is not None and method != "class-attention":
+        if label is not None and method != FOR_A_CLASS:
             raise RecipeError(f"The method {method} is the same for every class.")
         return self._worker.submit(self._read, pixels, method, label).result()
 
     def _read(self, pixels: Pixels, method: str, label: int | None) -> NDArray[np.float32]:
-        images = self._images(pixels)
+        images = self.images(pixels)
         if label is None:
             found = METHODS[method](self.model, images)
         else:
             found = class_attention(self.model, images, torch.tensor([label]))
-        return found[0].detach().float().numpy()
+        return found[0].detach().float().cpu().numpy()
 
-    def _images(self, pixels: Pixels) -> torch.Tensor:  # → (1, C, H, W)
+    def images(self, pixels: Pixels) -> torch.Tensor:  # → (1, C, H, W)
         images = self.preprocess.normalise(torch.from_numpy(pixels))[None]
         return images.to(next(self.model.parameters()))
 
@@ -166,10 +169,10 @@ class Subject:
         kept = sorted(set(range(count)) - set(off))
         if not kept:
             raise DataError("All patches are switched off, and there is nothing left to look at. Leave one on.")
-        return torch.tensor([kept])
+        return torch.tensor([kept], device=next(self.model.parameters()).device)
 
 
 def _next_half(blocks: Iterator[tuple[int, torch.Tensor]]) -> bytes:
     """The next block's maps in float16."""
     _, shares = next(blocks)  # (1, heads, T, T)
-    return shares[0].to(torch.float16).numpy().astype("<f2", copy=False).tobytes()
+    return shares[0].to(torch.float16).cpu().numpy().astype("<f2", copy=False).tobytes()

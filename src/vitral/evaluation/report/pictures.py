@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
 
 MOST = 24  # wrong ones, and right ones
-LOOKED = 8  # wrong ones, and right ones, that are shown with maps
-STEPS = 6  # of their grades: a report that asks a model some hundred times more is still a quick one
+LOOKED = 4  # wrong ones, and right ones, that are shown with maps: each asks the model some hundred times
 
 Draw = Callable[["Evaluation", IO[bytes], bool], None]
 
@@ -96,7 +95,7 @@ def _looked(evaluation: "Evaluation") -> dict[str, Any]:
         tile |= {"map": picture_uri(lit(picture, map.numpy())), "better": None, "verdict": ""}
         if model.config.positions.kind != "relative":  # else no patch can be left out
             said = int(evaluation.answers.predicted[i])
-            found = grade(model, image, map, said, temperature=temperature, steps=STEPS)
+            found = grade(model, image, map, said, temperature=temperature)
             tile |= {"better": found.better, "verdict": found.verdict}
             grades.append(found)
     return {

@@ -65,7 +65,8 @@ class Glass(ThreadingHTTPServer):
         try:
             super().__init__(("127.0.0.1", port), Handler)
         except OSError as error:
-            raise RecipeError(f"Port {port} cannot be had ({error.strerror}). Choose another with --port.") from None
+            told = f"Port {port} cannot be had ({error.strerror}). Choose another with --port."
+            raise RecipeError(told if port else f"No free port can be had ({error.strerror}).") from None
 
     @classmethod
     def open(cls, source: str | Path, port: int = 0) -> "Glass":
@@ -98,27 +99,37 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(POST)
 
     def _answer(self, routes: "Routes") -> None:
+        self.begun = False  # whether the head of an answer has gone out
         try:
-            path = urlsplit(self.path).path
-            self._check_sender(path)
-            body = self._body()
-            if found := self.server.static.get(path) if routes is GET else None:
-                return self._send(200, *found)
-            for pattern, route in routes:
-                if match := re.fullmatch(pattern, path):
-                    return route(self, body, *match.groups())
-            raise Refused(404, "There is nothing at this address.")
+            self._route(routes)
+        except (ConnectionError, TimeoutError):
+            self.close_connection = True  # who asked has gone, or says no more
         except Refused as error:
-            self._tell({"error": str(error)}, error.status)
+            self._fail(str(error), error.status)
         except VitralError as error:
-            self._tell({"error": str(error)}, 400)
-        except ConnectionError:
-            raise
+            self._fail(str(error), 400)
         except MemoryError:
-            self._tell({"error": "The memory of this machine is not enough for that."}, 500)
+            self._fail("The memory of this machine is not enough for that.", 500)
         except Exception:
             traceback.print_exc()
-            self._tell({"error": "Something went wrong here; the terminal has the details."}, 500)
+            self._fail("Something went wrong here; the terminal has the details.", 500)
+
+    def _route(self, routes: "Routes") -> None:
+        path = urlsplit(self.path).path
+        self._check_sender(path)
+        body = self._body()
+        if found := self.server.static.get(path) if routes is GET else None:
+            return self._send(200, *found)
+        for pattern, route in routes:
+            if match := re.fullmatch(pattern, path):
+                return route(self, body, *match.groups())
+        raise Refused(404, "There is nothing at this address.")
+
+    def _fail(self, sentence: str, status: int) -> None:
+        if self.begun:
+            self.close_connection = True  # a sentence would be taken for the rest of the answer; its end is noticed
+        else:
+            self._tell({"error": sentence}, status)
 
     def _check_sender(self, path: str) -> None:
         hosts = self.headers.get_all("Host") or []
@@ -166,7 +177,7 @@ class Handler(BaseHTTPRequestHandler):
     def _maps(self, body: bytes, number: str) -> None:
         subject, pixels = self.server.subject, self.server.shelf[int(number)].pixels
         blocks = subject.maps(pixels)
-        first = next(blocks)  # what can go wrong does so before an answer has begun
+        first = next(blocks)  # what usually goes wrong does so before an answer has begun
         self._head(200, "application/octet-stream", subject.maps_bytes)
         self.wfile.write(first)
         for block in blocks:
@@ -191,7 +202,7 @@ class Handler(BaseHTTPRequestHandler):
             return None
         labels = now.ranked(ROWS)
         labels += [label for label in whole.ranked(1) if label not in labels]  # what it said before stays in sight
-        names = self.server.subject.titles
+        names = self.server.subject.class_names
         rows = [
             {
                 "label": label,
@@ -201,7 +212,7 @@ class Handler(BaseHTTPRequestHandler):
             }
             for label in labels
         ]
-        return {"rows": rows, "first": names[whole.ranked(1)[0]], "distance": now.distance}
+        return {"rows": rows, "distance": now.distance}
 
     def _tell(self, values: dict[str, Any], status: int = 200) -> None:
         self._send(status, "application/json", json.dumps(values, ensure_ascii=False).encode())
@@ -211,6 +222,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _head(self, status: int, kind: str, length: int) -> None:
+        self.begun = True
         self.send_response(status)
         is_text = kind.startswith("text/") or kind == "application/json"
         self.send_header("Content-Type", f"{kind}; charset=utf-8" if is_text else kind)

@@ -21,11 +21,23 @@ export const CIVIDIS = Array.from({ length: 256 }, (_, level) =>
   [0, 2, 4].map((at) => parseInt(TABLE.slice(6 * level + at, 6 * level + at + 2), 16)),
 );
 
-/** Values become the pixels of a small picture, one a patch; from 0 to `most`. */
-export function coloured(values, across, most) {
+const BRIGHTEST = 0.03; // of the patches, which all have the brightest colour: as in the figures (look/lit.py)
+export const LEAST = 1e-12; // where a scale ends at which nearly all patches have nothing
+
+/** Where the scale of a map ends, with `BRIGHTEST` of its patches above. In many models a few patches of the
+ * background get so much that all others would be dark beside them (arXiv:2309.16588). */
+export function endOf(values) {
+  const sorted = Float32Array.from(values).sort();
+  const place = (1 - BRIGHTEST) * (sorted.length - 1);
+  const [below, above] = [sorted[Math.floor(place)], sorted[Math.ceil(place)]];
+  return Math.max(below + (above - below) * (place % 1), LEAST);
+}
+
+/** Values become the pixels of a small picture, one a patch; from 0 to `end`, and what is above has its colour. */
+export function coloured(values, across, end = endOf(values)) {
   const pixels = new ImageData(across, values.length / across);
   for (let i = 0; i < values.length; i++) {
-    const level = most > 0 ? Math.min(255, Math.floor((Math.max(0, values[i]) / most) * 256)) : 0;
+    const level = Math.min(255, Math.floor((Math.max(0, values[i]) / end) * 256));
     pixels.data.set(CIVIDIS[level], 4 * i);
     pixels.data[4 * i + 3] = 255;
   }

@@ -1,13 +1,13 @@
 // The page: a picture goes under the glass, people point at it, and everything that is drawn follows from `state`.
 
-import { Answers, percent } from "./answers.js";
+import { Answers } from "./answers.js";
 import { addressOf, askMaps, askModel, askPicture, askReading, askWithout, handOver } from "./asking.js";
 import { drawLegend } from "./colours.js";
 import { Maps, MEAN } from "./maps.js";
 import { Stage } from "./stage.js";
-import { asking, isReady, nameOf, patchCount, patchOf, recall, remember, showing, state, tokenOf } from "./state.js";
+import { asking, isReady, nameOf, patchCount, patchOf, readsMean, recall, remember, showing, state, tokenOf } from "./state.js";
 import { Strip } from "./strips.js";
-import { $, busy, empty, tell, tellOff, tellTool, titleOf, trouble } from "./telling.js";
+import { $, andMore, busy, empty, tell, tellOff, tellTool, titleOf, trouble } from "./telling.js";
 
 let stage, heads, blocks, readings, examples, answers;
 let loading = new AbortController(); // of the maps of the picture that is shown
@@ -35,14 +35,14 @@ function drawNow() {
   if (isReady(state.block)) {
     row = state.maps.row(state.block, state.head, token);
     if (!shows) values = state.maps.patchesOf(row);
-    const upTo = (most) => `up to ${percent(most)}`;
+    const brightest = (end) => `brightest: ${andMore(end)}`;
     for (let head = MEAN; head < count; head++) {
       const one = state.maps.row(state.block, head, token);
-      heads.draw(head + 1, state.maps.patchesOf(one), grid[1], upTo);
+      heads.draw(head + 1, state.maps.patchesOf(one), grid[1], brightest);
     }
     for (let block = 0; block < depth; block++) {
       if (!isReady(block)) break;
-      blocks.draw(block, state.maps.patchesOf(state.maps.row(block, state.head, token)), grid[1], upTo);
+      blocks.draw(block, state.maps.patchesOf(state.maps.row(block, state.head, token)), grid[1], brightest);
     }
   }
   stage.draw({ values, strength: state.strength, marked: patchOf(token), held: state.hovered === null, off: state.off });
@@ -128,15 +128,15 @@ async function askAgain() {
   running = true;
   while (again) {
     again = false;
-    const [number, off] = [state.picture.number, [...state.off]];
+    const [picture, off] = [state.picture, [...state.off]];
     try {
-      const answer = await askWithout(number, off);
-      if (number !== state.picture.number) continue;
+      const answer = await askWithout(picture.number, off);
+      if (picture !== state.picture) continue; // not its number: the same one may have been put under again
       state.answer = answer;
       trouble("");
       showAnswer(off.length);
     } catch (error) {
-      trouble(error.message);
+      if (picture === state.picture) trouble(error.message);
     }
   }
   running = false;
@@ -162,18 +162,19 @@ function showAnswer(off = 0) {
 // --- what people do
 
 async function showClass(number, name) {
-  Object.assign(state, { shows: "class-attention", label: { number, name } });
+  const label = { number, name };
+  Object.assign(state, { shows: "class-attention", label });
   showAnswer(state.off.size);
   draw();
   try {
     const values = await askReading(state.picture.number, "class-attention", number);
-    if (state.label?.number !== number) return;
+    if (state.label !== label) return; // another was asked for since, or another picture came
     state.readings.set("class-attention", values);
     readings.draw(state.model.methods.indexOf("class-attention"), values, state.model.grid[1]);
     $("glass").dataset.label = number;
     draw();
   } catch (error) {
-    trouble(error.message);
+    if (state.label === label) trouble(error.message);
   }
 }
 
@@ -224,7 +225,7 @@ function prepare(model) {
   state.model = model;
   state.block = model.depth - 1;
   const [height, width] = model.image_size;
-  const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : word.endsWith("s") ? "es" : "s"}`;
+  const plural = (count, word) => `${count.toLocaleString("en")}\u00a0${word}${count === 1 ? "" : word.endsWith("s") ? "es" : "s"}`;
   const [down, across] = model.grid;
   document.title = `${model.name} under glass`;
   $("name").textContent = model.name;
@@ -262,9 +263,10 @@ function prepare(model) {
   if (Math.max(height, width) <= 64) document.body.classList.add("pixelated");
 }
 
-function chips({ extra }) {
-  const first = extra.length ? extra.map((name, token) => [token, `${name} token`]) : [[MEAN, "all patches"]];
-  for (const [token, name] of [...first, ["patch", ""]]) {
+function chips(model) {
+  const mean = readsMean(model) ? [[MEAN, "all patches (mean)"]] : [];
+  const extra = model.extra.map((name, token) => [token, name.startsWith("register") ? name : `${name} token`]);
+  for (const [token, name] of [...mean, ...extra, ["patch", ""]]) {
     const chip = document.createElement("button");
     Object.assign(chip, { type: "button", textContent: name });
     chip.dataset.token = token;

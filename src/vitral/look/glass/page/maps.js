@@ -6,7 +6,7 @@ const FLOATS = Float32Array.from({ length: 0x8000 }, (_, half) => {
   return exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024);
 });
 
-export const MEAN = -1; // of all heads; or of all patches, where no token stands for the picture
+export const MEAN = -1; // of all heads; or of all patches, where the answer is read from their mean
 
 export class Maps {
   constructor({ depth, heads, extra, grid }) {
@@ -39,5 +39,3 @@ export class Maps {
     return row.subarray(this.extra);
   }
 }
-
-export const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);

@@ -1,7 +1,6 @@
 // The picture, large, with a map over it and a patch under the pointer.
 
 import { coloured } from "./colours.js";
-import { largest } from "./maps.js";
 
 const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
@@ -106,7 +105,7 @@ export class Stage {
       pen.drawImage(this.grey, 0, 0, width, height);
       this.small ??= document.createElement("canvas");
       [this.small.width, this.small.height] = [this.across, this.down];
-      this.small.getContext("2d").putImageData(coloured(values, this.across, largest(values)), 0, 0);
+      this.small.getContext("2d").putImageData(coloured(values, this.across), 0, 0);
       pen.imageSmoothingEnabled = false; // one square a patch: nothing is known in between
       pen.globalAlpha = strength;
       pen.drawImage(this.small, 0, 0, width, height);

@@ -20,7 +20,14 @@ export const state = {
 };
 
 export const patchCount = () => state.model.grid[0] * state.model.grid[1];
-export const asking = () => state.hovered ?? state.held ?? (state.model.extra.length ? 0 : MEAN);
+
+/** `answer` has the tokens that the answer is read from: a few extra ones, all patches (their mean), or both. */
+export const readsMean = ({ answer, extra }) => answer.at(-1) >= extra.length;
+
+export const asking = () => {
+  const { answer, extra } = state.model;
+  return state.hovered ?? state.held ?? (answer[0] < extra.length ? answer[0] : MEAN);
+};
 
 /** What is on the stage: a method, or null for attention. Who points at a patch sees what it attends to, always. */
 export const showing = () => (state.hovered !== null && !state.brush ? null : state.shows);

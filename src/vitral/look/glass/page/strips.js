@@ -1,7 +1,6 @@
 // Small maps side by side, of which one is chosen: by mouse, or as radio buttons by arrow keys.
 
-import { coloured } from "./colours.js";
-import { largest } from "./maps.js";
+import { coloured, endOf } from "./colours.js";
 
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
@@ -42,13 +41,12 @@ export class Strip {
   }
 
   /** A map on its own scale, and where that ends. */
-  draw(number, values, across, end = null) {
+  draw(number, values, across, told = null) {
     const canvas = this.tiles[number].querySelector("canvas");
-    const most = largest(values);
+    const end = endOf(values);
     if (canvas.width !== across) [canvas.width, canvas.height] = [across, values.length / across];
-    canvas.getContext("2d").putImageData(coloured(values, across, most), 0, 0);
-    canvas.dataset.most = most;
-    if (end) canvas.title = end(most);
+    canvas.getContext("2d").putImageData(coloured(values, across, end), 0, 0);
+    if (told) canvas.title = told(end);
   }
 
   moved(event) {

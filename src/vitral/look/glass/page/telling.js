@@ -1,7 +1,8 @@
 // What is told in words: titles, what a token takes most from, what is wrong.
 
 import { percent } from "./answers.js";
-import { largest, MEAN } from "./maps.js";
+import { endOf, LEAST } from "./colours.js";
+import { MEAN } from "./maps.js";
 import { nameOf, patchCount, patchOf, showing, state, tokenOf } from "./state.js";
 
 export const $ = (id) => document.getElementById(id);
@@ -13,6 +14,10 @@ export const METHODS = {
 
 export const titleOf = (method) => METHODS[method]?.[0] ?? method;
 
+/** The end of a scale: what is more has the same colour. */
+export const andMore = (end) => (end > LEAST ? `≥\u00a0${end < 0.0005 ? tiny(end) : percent(end)}` : ">\u00a00");
+const tiny = (share) => `${Number((100 * share).toPrecision(1))}\u00a0%`;
+
 /** `row`: what the token takes from each token; `values`: what is on the stage. Either may still be missing. */
 export function tell(token, row, values) {
   const { block, head, label, model } = state;
@@ -22,7 +27,7 @@ export function tell(token, row, values) {
   const heads = head === MEAN ? (model.heads > 1 ? `mean of ${model.heads} heads` : "its one head") : `head ${head}`;
   $("title").textContent = shows ? `${titleOf(shows)}${of}` : `What ${who}`;
   $("subtitle").textContent = shows ? (METHODS[shows]?.[1] ?? "") : `from each patch, in block ${block}, ${heads}`;
-  $("most").textContent = shows || !values ? "most" : percent(largest(values));
+  $("most").textContent = shows || !values ? "most" : andMore(endOf(values));
   $("readout").textContent = shows ? (values ? brightest(values) : "\u00a0") : row ? takenFrom(token, row) : "\u00a0";
   $("heads-title").textContent = `Heads of block ${block}`;
   $("block-told").textContent = `block ${block}`;
