@@ -1,6 +1,6 @@
 """CIFAR-10 within minutes, with a CNN as teacher.     vitral train cifar10-distilled
 
-Accuracy: not measured yet.
+Accuracy: not measured yet. A first try at 700 steps had 77.4 % of the test pictures, and without the teacher 77.9 %.
 """
 
 from vitral.recipe import Teacher

@@ -1,6 +1,6 @@
 """CIFAR-10 from ViT-Ti/16, its table of positions taken to 96 pixels.     vitral train cifar10-finetune
 
-Accuracy: not measured yet.
+Accuracy: not measured yet (at least 92 % in 30 minutes on two cores is the aim).
 """
 
 from vitral.data.config import Augment, Data

@@ -1,6 +1,7 @@
 """225 photographs of food, and ViT-Ti/16 as it is: only a head learns.     vitral train food-features
 
-Accuracy: not measured yet.
+72 of 75 test pictures right: 96.0 % (88.9 to 98.6 %); seed 0, 69 s on one core of a busy machine. A course that these
+pictures are from has 69 of 75 with a frozen ViT-B/16, which is fifteen times as large.
 """
 
 from vitral.recipe import AdamW, Init, Recipe, Train
