@@ -136,7 +136,7 @@ def test_without_classes_there_are_maps_and_no_prediction(picture: Path, tmp_pat
     assert told["ungraded"] == "The model has no classes, so there is no answer to grade the map by."
     assert np.shape(told["map"]) == load_pretrained(FIXTURES / "dino_reference").model.config.grid
     assert Path(told["figure"]).is_file()
-    with pytest.raises(VitralError, match="has no classes that class-attention could speak for"):
+    with pytest.raises(VitralError, match="has no classes for class-attention to speak for"):
         Looker.load(FIXTURES / "dino_reference", DEFAULT)
 
 

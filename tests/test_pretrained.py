@@ -1,6 +1,7 @@
 """Everybody's weights: equal outputs at every size, and nothing silently skipped."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def test_what_became_of_each_tensor_is_told() -> None:
     } or "left over" in dict(found.rows)
     assert ("heads = 4", "about.json") in found.facts and "left over  mask_token" in str(found)
     notes = load_pretrained(FIXTURES / "dinov2_reg_reference").notes
-    assert notes[0] == "Of the weights, left over: mask_token." and "Nobody told, so as is usual for" in notes[1]
+    assert notes[0] == "Of the weights, left over: mask_token." and "as is usual for" in notes[1]
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
@@ -332,3 +333,28 @@ def test_a_tensor_with_too_few_dimensions_is_told(tmp_path: Path, name: str, sha
     save_file(tensors | {name: torch.zeros(shape)}, folder / "model.safetensors")
     with pytest.raises(WeightsError):
         load_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("vit_tiny_patch16_224", "Did you mean hf:timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k?"),
+        ("runs/digit", "Did you mean runs/digits?"),
+        ("digits", "Did you mean runs/digits?"),
+        ("nothing-like-it", "`vitral ls weights` weights worth having."),
+    ],
+)
+def test_a_name_that_is_not_there_is_answered_with_a_near_one(
+    name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs" / "digits").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITRAL_DATA", str(tmp_path / "data"))
+    with pytest.raises(WeightsError, match=re.escape(told)):
+        load_pretrained(name)
+
+
+def test_a_picture_in_the_place_of_a_model_is_told(tmp_path: Path) -> None:
+    (tmp_path / "seven.png").write_bytes(b"")
+    with pytest.raises(WeightsError, match="seven.png is a picture, .* the model comes first"):
+        load_pretrained(tmp_path / "seven.png")

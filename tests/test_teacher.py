@@ -163,3 +163,10 @@ def test_the_cnn_recognises_cifar10_as_it_is_known_to(large_data: Callable[[str]
     with torch.inference_mode():
         said = torch.cat([model(some.float() / 255).argmax(dim=1) for some in images.split(500)])
     assert float((said.numpy() == found.labels[test]).mean()) == pytest.approx(0.9339, abs=1e-4)
+
+
+def test_a_plan_that_is_not_to_be_trained_asks_no_teacher(trained: Run) -> None:
+    """`--dry-run` is a matter of seconds."""
+    recipe = taught(trained.folder, teacher__sees="picture")
+    assert prepared(recipe, to_train=False).learner.lesson is None
+    assert prepared(recipe).learner.lesson is not None

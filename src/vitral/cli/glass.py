@@ -6,6 +6,7 @@ import sys
 import click
 
 from vitral.cli import completion
+from vitral.cli.terminal import printable
 
 
 @click.command()
@@ -22,6 +23,8 @@ def command(source: str, port: int, no_browser: bool) -> None:
     from vitral.look.glass.server import Glass
 
     with Glass.open(source, port) as server:
+        for note in server.subject.notes:
+            click.echo(printable(note), err=True)
         click.echo(f"{server.subject.name} is under glass at {server.url} (Ctrl-C ends it)")
         sys.stdout.flush()  # before somebody waits for it in a pipe
         try:

@@ -55,6 +55,8 @@ def command(
     if of_model and (method or blocks != "-1"):
         raise click.UsageError("--model draws the model as a whole: --method and --blocks do not go with it.")
     looker = Looker.load(source, method, _blocks(blocks))
+    for note in looker.subject.notes:
+        click.echo(printable(note), err=True)
     files = [file for picture in pictures for file in picture_files(picture)]
     folder = out or Path("looks") / name_of(source)
     if of_model:

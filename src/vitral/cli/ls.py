@@ -60,9 +60,10 @@ def _weights(as_json: bool) -> None:
     for one in KNOWN:
         listed.add_row(one.where, f"{one.megabytes:,}", one.licence, one.what_for)
     print_table(listed)
-    console.print("\nThey are fetched when they are first used (pip install 'vitral[hub]').", soft_wrap=True)
+    console.print("\nThey are fetched when they are first used (pip install huggingface_hub).", soft_wrap=True)
     for name in here:
-        console.print(f"In the data directory: {name}", soft_wrap=True)
+        teaches = " (a CNN: only as teacher.source)" if "resnet" in name else ""
+        console.print(f"In the data directory, by this name alone: {name}{teaches}", soft_wrap=True)
 
 
 def _run(path: Path) -> dict[str, Any]:

@@ -98,8 +98,11 @@ def _show_groups(recipe: "Recipe") -> None:
     from vitral.cli.terminal import print_table, table
     from vitral.training.preparation import prepared
 
-    plan = prepared(recipe)
+    plan = prepared(recipe, to_train=False)
     console.print(repr(plan.learner.model))
+    if recipe.teacher.source != "none":
+        asked = recipe.teacher
+        console.print(f"Teacher: {asked.source}, {asked.kind}, sees each {asked.sees}, {asked.weight:.0%} of the loss.")
     if recipe.init.weights != "none":
         from vitral.weights.pretrained import load_pretrained
 

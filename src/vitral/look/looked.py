@@ -97,7 +97,7 @@ class Looker:
             raise RecipeError(unknown(self.method, list(METHODS), "method"))
         if self.method not in subject.methods:
             raise RecipeError(
-                f"{subject.name} has no classes that {self.method} could speak for. Others need none: rollout."
+                f"{subject.name} has no classes for {self.method} to speak for. These need none: attention, rollout."
             )
         self.blocks = blocks_of(subject.model, blocks)
 

@@ -62,6 +62,7 @@ class Subject:
         # Where nobody named the classes, a number would look like an answer.
         self.class_names = tuple(f"class {name}" for name in names) if unnamed else names
         self.calibration = calibration
+        self.notes = weights.notes if isinstance(weights, Pretrained) else ()  # what had to be guessed of it
         self.layout = layout_of(self.model, self.preprocess.image_size)
         is_small = sum(row.flops * row.times for row in shapes(self.model.config)) < SMALL
         self._worker = one_core_each(1) if is_small else ThreadPoolExecutor(1)

@@ -64,10 +64,13 @@ class Plan:
         )
 
 
-def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator[Progress, None, Plan]:
+def prepare(
+    recipe: Recipe, splits: NDArray[np.str_] | None = None, *, to_train: bool = True
+) -> Generator[Progress, None, Plan]:
     """Open the pictures, pack them (and tell how far that is), build the model. No run is begun yet.
 
-    `splits`, (samples,), puts other splits in the place of the source's.
+    `splits`, (samples,), puts other splits in the place of the source's. A plan that is not to be trained does without
+    what takes minutes: what a teacher says, and what frozen blocks make of each picture.
     """
     device = choose_device(recipe.train.device)
     index = open_source(recipe.data)
@@ -103,8 +106,9 @@ def prepare(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Generator
     blocks = config.depth if probe else recipe.init.freeze
     if blocks:
         freeze(model, blocks, trunk=probe)
-    held = (yield from kept(batches, model, recipe, blocks)) if recipe.teacher.source == "none" else None
-    taught = yield from lesson(recipe.teacher, packed, preprocess)
+    alone = recipe.teacher.source == "none"
+    held = (yield from kept(batches, model, recipe, blocks)) if alone and to_train else None
+    taught = (yield from lesson(recipe.teacher, packed, preprocess)) if to_train else None
     weights = class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None
     steps = parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch
     return Plan(
@@ -141,9 +145,9 @@ def _take(model: ViT, init: Init, class_names: tuple[str, ...]) -> None:
     model.load_state_dict(found.state_dict())
 
 
-def prepared(recipe: Recipe, splits: NDArray[np.str_] | None = None) -> Plan:
+def prepared(recipe: Recipe, splits: NDArray[np.str_] | None = None, *, to_train: bool = True) -> Plan:
     """The same, without telling."""
-    steps = prepare(recipe, splits)
+    steps = prepare(recipe, splits, to_train=to_train)
     while True:
         try:
             next(steps)

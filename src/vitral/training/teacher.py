@@ -92,10 +92,13 @@ def _weights(source: str, class_names: tuple[str, ...]) -> Teach:
     stored = stored_of(source)
     if is_resnet(stored.tensors):
         mean, std = (tuple(stored.about.get(name, ())) for name in ("mean", "std"))
-        if len(stored.tensors["linear.weight"]) != len(class_names) or not len(mean) == len(std) == 3:
+        if (known := len(stored.tensors["linear.weight"])) != len(class_names):
             raise RecipeError(
-                f"teacher.source {source} is no ResNet for {len(class_names)} classes with a mean and std."
+                f"teacher.source {source} knows {known} classes, and the pictures {len(class_names)}: a teacher must "
+                "know the same."
             )
+        if not len(mean) == len(std) == 3:
+            raise RecipeError(f"teacher.source {source} has no about.json that tells mean and std.")
         return resnet_of(stored.tensors, mean, std)
     pretrained = load_pretrained(source)
     if set(class_names) - set(pretrained.class_names):

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from vitral.model.vit import ViT
 from vitral.weights import google, huggingface, timm, torchvision
 from vitral.weights.describe import Facts, describe, facts_of, told
 from vitral.weights.imagenet import imagenet_classes
+from vitral.weights.known import KNOWN
 from vitral.weights.names import Family, Tensors, family_of, renamed
 from vitral.weights.own import Weights, read_weights
 from vitral.weights.pixels import read_processor, read_timm
@@ -54,7 +56,7 @@ class Pretrained(Weights):
             return ()
         rows = [f"Of the weights, {what}: {words}." for what, words in self.loaded.rows if what in ("new", "left over")]
         guessed = [fact for fact, who in self.loaded.facts if who.startswith("as is usual")]
-        told = f"Nobody told, so as is usual for {self.loaded.family}: {', '.join(guessed)}."
+        told = f"The file does not tell, so as is usual for {self.loaded.family}: {', '.join(guessed)}."
         return (*rows, told) if guessed else tuple(rows)
 
 
@@ -112,10 +114,29 @@ def stored_of(source: str | Path | nn.Module) -> Stored:
     if not path.exists() and (named := data_directory("auto") / "weights" / path).exists():
         path = named
     if not path.exists():
-        near, listed = Path("runs") / path, "`vitral ls` lists the runs here, `vitral ls weights` weights worth having."
-        hint = f"Did you mean {near}?" if near.exists() else listed
-        raise WeightsError(f"There is no run and no file of weights {source}. {hint}")
+        raise WeightsError(f"There is no run and no file of weights {source}. {_meant(path)}")
+    if path.suffix.lower() in PICTURES:
+        raise WeightsError(f"{source} is a picture, and a run or weights were expected: the model comes first.")
     return read_stored(path)
+
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+def _meant(path: Path) -> str:
+    """What somebody may have meant by a name that is not there."""
+    places = [Path("runs"), path.parent]
+    runs = [str(one) for place in places if place.is_dir() for one in place.iterdir() if one.is_dir()]
+    weights = data_directory("auto") / "weights"
+    here = [one.name for one in weights.iterdir()] if weights.is_dir() else []
+    hub = [one.where for one in KNOWN if re.search(rf"/{re.escape(path.name)}\b", one.where)]
+    if (
+        near := hub
+        or get_close_matches(str(path), [*runs, *here], n=1)
+        or [name for name in runs if Path(name).name == path.name]
+    ):
+        return f"Did you mean {near[0]}?"
+    return "`vitral ls` lists the runs here, `vitral ls weights` weights worth having."
 
 
 def from_hub(name: str) -> Path:
@@ -124,7 +145,7 @@ def from_hub(name: str) -> Path:
         from huggingface_hub import snapshot_download
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ImportError:
-        raise WeightsError(f"hf:{name} needs huggingface_hub: pip install 'vitral[hub]'") from None
+        raise WeightsError(f"hf:{name} needs huggingface_hub: pip install huggingface_hub") from None
     wanted = ["*.json", "*.safetensors", "*.npz"]  # no pickle is even fetched
     try:
         return Path(snapshot_download(name, allow_patterns=wanted))
