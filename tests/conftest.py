@@ -2,8 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Before torch is loaded, and for the processes that tests start: these models are too small for two threads, which only
 # wait for each other where the machine has other work.
@@ -27,6 +28,34 @@ TINY = ViTConfig(image_size=32, patch_size=8, width=32, depth=2, heads=4, classe
 def slowly(*cases: object) -> list[object]:
     """Cases of a parametrized test that `make test-slow` runs: one that stands for them stays with `make test`."""
     return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """The real one; without it these tests skip, and say so. A module each: its loop must not outlive them."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        arguments = ["--headless", "--no-sandbox", "--disable-gpu"]
+        started = playwright.chromium.launch(executable_path=chromium, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture(params=[(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")], ids=str)
+def window(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
+    """A window of this width and theme, which keeps what the browser complains of in `complaints`."""
+    width, theme = request.param
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
+    window = context.new_page()
+    window.complaints = []
+    window.on("console", lambda message: window.complaints.append(message.text))
+    window.on("pageerror", lambda error: window.complaints.append(str(error)))
+    yield window
+    context.close()
 
 
 @pytest.fixture(autouse=True)

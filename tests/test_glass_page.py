@@ -2,7 +2,6 @@
 
 import base64
 import re
-import shutil
 import threading
 from collections.abc import Iterator
 from io import BytesIO
@@ -15,7 +14,6 @@ import pytest
 import torch
 from axe_playwright_python.sync_playwright import Axe
 from numpy.typing import NDArray
-from playwright.sync_api import sync_playwright
 
 from test_glass import CONFIG, NAMES, breaks_after_one_block, images_of, lively, noise, weights_file
 from vitral import Preprocess
@@ -29,18 +27,6 @@ from vitral.weights.own import Weights, write_weights
 pytestmark = pytest.mark.slow
 
 DOWN, ACROSS, EXTRA = 4, 5, 3  # of CONFIG: patches, and the class token with two registers
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        arguments = ["--headless", "--no-sandbox", "--disable-gpu"]
-        started = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

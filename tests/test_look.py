@@ -4,7 +4,7 @@ import json
 import shutil
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -16,7 +16,6 @@ from axe_playwright_python.sync_playwright import Axe
 from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
 from conftest import FIXTURES, TINY
 from test_report import Page
@@ -219,32 +218,13 @@ def test_the_page_counts_what_the_grades_say(gallery: Path) -> None:
     assert better + page.text.count("better than chance this map") == 12
 
 
-@pytest.fixture(params=[(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")], ids=str)
-def opened(request: pytest.FixtureRequest, gallery: Path) -> Iterator[Any]:
-    """The page in a window of this width and theme."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium (apt-get install chromium)")
-    width, theme = request.param
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
-            executable_path=chromium, args=["--headless", "--no-sandbox", "--disable-gpu"]
-        )
-        context = started.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
-        window: Any = context.new_page()
-        window.complaints = []
-        window.on("console", lambda message: window.complaints.append(message.text))
-        window.goto(gallery.resolve().as_uri())
-        yield window
-        started.close()
-
-
 @pytest.mark.slow
-def test_in_a_browser_the_page_fits_and_axe_finds_nothing_serious(opened: Any) -> None:
-    assert opened.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    assert opened.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
-    assert opened.complaints == []
-    violations = Axe().run(opened).response["violations"]
+def test_in_a_browser_the_page_fits_and_axe_finds_nothing_serious(window: Any, gallery: Path) -> None:
+    window.goto(gallery.resolve().as_uri())
+    assert window.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    assert window.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    assert window.complaints == []
+    violations = Axe().run(window).response["violations"]
     assert [one["id"] for one in violations if one["impact"] in ("serious", "critical")] == []
 
 

@@ -2,8 +2,6 @@
 
 import csv
 import json
-import shutil
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
 from vitral import Evaluation, Run, ViTConfig, evaluate, train
 from vitral.data.config import Data
@@ -24,7 +21,7 @@ EMPTY = {"meta", "img", "source", "br"}  # tags that are not closed
 
 
 class Page(HTMLParser):
-    """Tags with their attributes, the text, and whether all that was opened was closed."""
+    """Tags with their attributes, the text, and whether all that was window was closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -212,44 +209,19 @@ def test_groups_are_told_by_themselves(tmp_path: Path) -> None:
         assert f"{name}{figure.value:.1%}" in found.text
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        arguments = ["--headless", "--no-sandbox", "--disable-gpu"]
-        started = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        yield started
-        started.close()
-
-
-@pytest.fixture(params=[(390, "light"), (390, "dark"), (1280, "light"), (1280, "dark")], ids=str)
-def opened(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
-    """A window of this width and theme, which keeps what the browser complains of in `complaints`."""
-    width, theme = request.param
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme)
-    window = context.new_page()
-    window.complaints = []
-    window.on("console", lambda message: window.complaints.append(message.text))
-    window.on("pageerror", lambda error: window.complaints.append(str(error)))
-    yield window
-    context.close()
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["evaluation", "hundred"])
+def test_in_a_browser_nothing_sticks_out(window: Any, which: str, request: pytest.FixtureRequest) -> None:
+    window.goto(write_report(request.getfixturevalue(which)).resolve().as_uri())
+    assert window.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+    assert window.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    assert window.complaints == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["evaluation", "hundred"])
-def test_in_a_browser_nothing_sticks_out(opened: Any, which: str, request: pytest.FixtureRequest) -> None:
-    opened.goto(write_report(request.getfixturevalue(which)).resolve().as_uri())
-    assert opened.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
-    assert opened.evaluate("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
-    assert opened.complaints == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", ["evaluation", "hundred"])
-def test_axe_finds_nothing_serious(opened: Any, which: str, request: pytest.FixtureRequest) -> None:
-    opened.goto(write_report(request.getfixturevalue(which)).resolve().as_uri())
-    opened.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
-    violations = Axe().run(opened).response["violations"]
+def test_axe_finds_nothing_serious(window: Any, which: str, request: pytest.FixtureRequest) -> None:
+    window.goto(write_report(request.getfixturevalue(which)).resolve().as_uri())
+    window.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+    violations = Axe().run(window).response["violations"]
     assert [one["id"] for one in violations if one["impact"] in ("serious", "critical")] == []

@@ -17,6 +17,7 @@ from vitral.files import write_whole
 from vitral.look.grading import RANDOM
 from vitral.look.lit import lit
 from vitral.look.looked import MEANINGS, Look
+from vitral.look.page import rendered
 from vitral.look.sheets import as_picture
 
 GALLERY = "index.html"
@@ -55,10 +56,6 @@ def card(look: Look, figure: str) -> Card:
 
 def write_gallery(path: Path, cards: Sequence[Card], unread: Sequence[str], model: str, method: str) -> None:
     """Write the page. `unread` has a sentence for each picture that could not be read."""
-    from jinja2 import Environment, StrictUndefined
-
-    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page.filters |= {"share": lambda value: f"{value:.1%}", "whole": lambda value: f"{value:.0%}"}
     template = files("vitral.look").joinpath("gallery.html").read_text(encoding="utf-8")
     told = {
         "model": plain(model),
@@ -70,7 +67,8 @@ def write_gallery(path: Path, cards: Sequence[Card], unread: Sequence[str], mode
         "summary": _summary(cards),
         "random": RANDOM,
     }
-    write_whole(path, page.from_string(template).render(told))
+    page = rendered(template, told, share=lambda value: f"{value:.1%}", whole=lambda value: f"{value:.0%}")
+    write_whole(path, page)
 
 
 def _summary(cards: Sequence[Card]) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vitral.evaluation.report.facts import facts
 from vitral.evaluation.report.pictures import pictures
 from vitral.files import write_whole
+from vitral.look.page import rendered
 
 if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
@@ -20,15 +21,12 @@ REPORT = "report.html"
 
 def write_report(evaluation: "Evaluation") -> Path:
     """Write the page beside evaluation.json, and say where it is."""
-    from jinja2 import Environment, StrictUndefined
-
     told = facts(evaluation)
     template = files(__package__).joinpath(REPORT).read_text(encoding="utf-8")
-    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page.filters |= {"share": _share, "number": _number}
+    page = rendered(template, {**told, "shown": pictures(evaluation)}, share=_share, number=_number)
     path = evaluation.folder / REPORT
     with evaluation.run.writing():
-        write_whole(path, page.from_string(template).render(told, shown=pictures(evaluation)))
+        write_whole(path, page)
     return path
 
 
