@@ -125,6 +125,7 @@ def test_without_validation_pictures_there_is_no_temperature_and_it_is_said(
     assert "temperature" not in json.loads((run.folder / "evaluation.json").read_text())
 
 
+@pytest.mark.slow
 def test_an_evaluation_tells_both(trained: Run) -> None:
     evaluation = evaluate(trained)
     written = json.loads((trained.folder / "evaluation.json").read_text())

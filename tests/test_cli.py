@@ -206,6 +206,7 @@ def test_a_full_disk_is_told() -> None:
     assert done.returncode == 1 and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_names_that_look_like_markup_are_only_names(called: Callable[..., Called], run_copy: Path) -> None:
     odd = shutil.copytree(run_copy, run_copy.parent / "a[" / "b] [red]x")
     done = called("evaluate", odd)

@@ -79,6 +79,7 @@ def test_the_dark_one_has_a_dark_ground_and_the_same_size(figure: str) -> None:
     assert dark.mean() < light.mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", ["kept", *slowly(*sorted(set(FIGURES) - {"kept"}))])
 def test_other_numbers_give_another_figure(figure: str) -> None:
     first, again, other = draw(figure, "grey"), draw(figure, "grey"), draw(figure, "grey", seed=1)

@@ -93,6 +93,7 @@ def other(tmp_path: Path) -> Path:
     return tmp_path / "other"
 
 
+@pytest.mark.slow
 def test_another_folder_is_measured_by_the_names_of_its_classes(run_copy: Path, other: Path) -> None:
     before = Run.load(run_copy).evaluation
     evaluation = evaluate(run_copy, other)
@@ -121,6 +122,7 @@ def test_two_folders_of_the_same_name_do_not_meet(run_copy: Path, other: Path) -
     assert places == ["other", "other-2", "other"]
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_read_is_said(run_copy: Path, other: Path) -> None:
     broken = sorted((other / "train" / "3").iterdir())[0]
     broken.write_bytes(b"no picture")

@@ -129,6 +129,7 @@ def test_bad_input_is_answered_with_a_sentence(
     assert not list(Path().glob("looks/**/*.png"))
 
 
+@pytest.mark.slow
 def test_without_classes_there_are_maps_and_no_prediction(picture: Path, tmp_path: Path) -> None:
     done = look(FIXTURES / "dino_reference", picture, "--out", tmp_path / "out", "--json")
     (told,) = json.loads(done.stdout)

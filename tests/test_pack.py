@@ -188,6 +188,7 @@ def test_a_killed_process_loses_nothing_that_was_done(folder: Path, tmp_path: Pa
     assert made.sha256 == pack(opened(folder), SMALL, tmp_path / "another").sha256
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_do_no_harm(folder: Path, tmp_path: Path) -> None:
     children = [packer(folder, tmp_path, pause=0.1) for _ in range(2)]
     told = [child.communicate(timeout=120)[0].splitlines() for child in children]

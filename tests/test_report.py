@@ -142,6 +142,7 @@ def test_it_warns_of_few_test_pictures_and_says_what_it_does_not_know(tmp_path: 
     assert "The classes are uneven" not in found.text
 
 
+@pytest.mark.slow
 def test_it_warns_of_uneven_classes_and_tells_what_check_found(tmp_path: Path) -> None:
     evaluation = made(tmp_path, {"cat": (4, 1, 31), "dog": (4, 1, 10)})
     finding = {"serious": True, "what": f"2 pictures are {SCRIPT}.", "advice": "Look at them."}

@@ -108,6 +108,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bits(whole: Run, tmp_path: Path,
     assert_same(Run.load(folder), whole)
 
 
+@pytest.mark.slow
 def test_killed_before_the_first_checkpoint_it_begins_anew(whole: Run, tmp_path: Path) -> None:
     folder = stopped(tmp_path / "run", after=20, clean=False)
     assert not (folder / "checkpoints").exists()
