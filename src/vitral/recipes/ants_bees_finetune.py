@@ -1,6 +1,6 @@
 """Ants or bees, 245 photographs, and all of ViT-Ti/16 learns a little.     vitral train ants-bees-finetune
 
-Accuracy: not measured yet.
+96.1, 96.7 % of 153 test pictures (seeds 0, 1; the probe's interval is 92.6 to 98.6 %), 5 minutes on one busy core.
 """
 
 from vitral.recipe import Init, Recipe

@@ -1,6 +1,6 @@
 """225 photographs of food, and all of ViT-Ti/16 learns a little.     vitral train food-finetune
 
-Accuracy: not measured yet.
+96.0, 97.3 % of 75 test pictures (seeds 0, 1; the probe's interval is 88.9 to 98.6 %), 5 minutes on one busy core.
 """
 
 from vitral.recipe import Init, Recipe
