@@ -71,6 +71,10 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def glass(path: Path) -> Iterator[Glass]:
+    yield from served(path)
+
+
+def served(path: Path) -> Iterator[Glass]:
     with Glass.open(path) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -2,7 +2,6 @@
 
 import base64
 import re
-import threading
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from axe_playwright_python.sync_playwright import Axe
 from numpy.typing import NDArray
 
-from test_glass import CONFIG, NAMES, breaks_after_one_block, images_of, lively, noise, weights_file
+from test_glass import CONFIG, NAMES, breaks_after_one_block, images_of, lively, noise, served, weights_file
 from vitral import Preprocess
 from vitral.look.glass.server import Glass
 from vitral.look.lit import BRIGHTEST
@@ -32,15 +31,6 @@ DOWN, ACROSS, EXTRA = 4, 5, 3  # of CONFIG: patches, and the class token with tw
 @pytest.fixture(scope="module")
 def glass(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Glass]:
     yield from served(weights_file(tmp_path_factory.mktemp("insects")))
-
-
-def served(path: Path) -> Iterator[Glass]:
-    with Glass.open(path) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 class Window:
