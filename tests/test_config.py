@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from vitral import RecipeError, ViTConfig
-from vitral.model.config import SIZES, Mlp
+from vitral.model.config import SIZES, Head, Mlp
 
 
 def test_the_default_is_the_papers_base_model() -> None:
@@ -34,6 +34,7 @@ def test_the_default_is_the_papers_base_model() -> None:
         ({"positions": {"kind": "none", "class_token": False}}, "model.positions none gives the class token no place"),
         ({"image_size": (16,)}, "image_size is missing, or has too few numbers."),
         ({"stem": {"kind": "linear", "bias": 1}}, "stem.bias is 1, and should be true or false."),
+        ({"head": {"kind": "none", "std": 0.1}, "classes": 0}, "model.head none has no classifier: std does not go"),
         ({"head": "none"}, "model.head none has no classes: set model.classes=0."),
         ({"mlp": {"kind": "gelu", "ratoi": 3}}, "There is no setting mlp.ratoi. Did you mean mlp.ratio?"),
         ({"mlp": {"ratio": 1e-9}}, "model.mlp.ratio 1e-09 of model.width 768 leaves nothing."),
@@ -89,6 +90,12 @@ def test_a_part_is_a_word_or_a_table() -> None:
     assert word == table == ViTConfig()
     assert table.write()["mlp"] == "gelu"
     assert ViTConfig(mlp=Mlp(ratio=3)).write()["mlp"] == {"kind": "gelu", "ratio": 3.0}
+
+
+def test_what_an_older_version_can_run_it_can_read() -> None:
+    """A setting that came later is written only where it is used."""
+    assert ViTConfig(head=Head(kind="mlp", size=8)).write()["head"] == {"kind": "mlp", "size": 8}
+    assert ViTConfig(head=Head(std=0.04)).write()["head"] == {"kind": "linear", "size": 0, "std": 0.04}
 
 
 def test_a_config_cannot_be_changed() -> None:

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from conftest import TINY
 from vitral import DataError, RecipeError, ViT, ViTConfig, patchify, unpatchify
 from vitral.model import vit
-from vitral.model.config import Resample
+from vitral.model.config import Head, Resample, Tokens
 from vitral.model.heads import HEADS, PRE_LOGITS
 from vitral.model.mlps import MLPS
 from vitral.model.pools import POOLED_WIDTHS, POOLS
@@ -180,6 +180,9 @@ def test_initial_values_are_as_stated() -> None:
     assert model.patch_embed.proj.weight.std().item() == pytest.approx((8 * 8 * 3) ** -0.5, rel=0.03)
     assert not model.cls_token.any() and not model.head.weight.any()
     assert not any(p.any() for name, p in model.named_parameters() if name.endswith("bias"))
+    spread = ViT(ViTConfig(width=256, depth=1, heads=4, tokens=Tokens(kind="distilled"), head=Head(std=0.04)))
+    for head in (spread.head, spread.head_dist):
+        assert head.weight.std().item() == pytest.approx(0.04, rel=0.02) and not head.bias.any()
     norms = [m for m in model.modules() if isinstance(m, nn.LayerNorm)]
     assert len(norms) == 5 and all((m.weight == 1).all() for m in norms)
 

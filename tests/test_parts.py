@@ -36,6 +36,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
     if kind.startswith("learned"):
         positions["resample"] = draw(st.sampled_from(sorted(RESAMPLE)))
     head = draw(st.sampled_from(["linear", "mlp", "none"]))
+    std = draw(st.sampled_from([0.0, 0.5])) if head != "none" else 0.0
     return {
         "image_size": [patch * draw(st.integers(1, 4)), patch * draw(st.integers(1, 4))],
         "patch_size": patch,
@@ -66,7 +67,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
             "kind": draw(st.sampled_from(["class", "mean", "class-mean"])),
             "norm": draw(st.sampled_from(["before", "after", "none"])),
         },
-        "head": head,
+        "head": {"kind": head, "std": std},
     }
 
 

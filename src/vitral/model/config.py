@@ -98,9 +98,17 @@ class Head(Part):
 
     kind: Literal["linear", "mlp", "hidden", "none"] = "linear"
     size: StrictInt = Field(default=0, ge=0, le=65_536, description="of the hidden layer; 0: as what it sees")
+    std: float = Field(
+        default=0.0,
+        ge=0,
+        exclude_if=lambda std: std == 0,  # it came after format 1
+        description="classifiers start as N(0, std²); 0: at zero, as in the paper",
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
+        if self.std and self.kind in ("hidden", "none"):
+            raise ValueError(f"model.head {self.kind} has no classifier: std does not go with it.")
         if self.size and self.kind in ("linear", "none"):
             raise ValueError(f"model.head {self.kind} has no hidden layer: size does not go with it.")
         return self

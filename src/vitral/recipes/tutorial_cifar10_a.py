@@ -9,11 +9,22 @@ All of train and no validation set, pixels from 0 to 1, no augmentation, as in t
 """
 
 from vitral.data.config import Data
-from vitral.model.config import Blocks, ViTConfig
+from vitral.model.config import Blocks, Head, Positions, ViTConfig
 from vitral.recipe import Adam, Recipe, Schedule, Train
 
 tutorial_cifar10_a = Recipe(
-    model=ViTConfig(image_size=32, patch_size=4, width=192, depth=6, heads=3, classes=10, blocks=Blocks(norm_eps=1e-5)),
+    model=ViTConfig(
+        image_size=32,
+        patch_size=4,
+        width=192,
+        depth=6,
+        heads=3,
+        classes=10,
+        # Hers start with PyTorch's own values, which for matrices from 192 numbers have a spread of 1/√(3 · 192).
+        positions=Positions(std=0.0),
+        blocks=Blocks(norm_eps=1e-5, init_std=0.04),
+        head=Head(std=0.04),
+    ),
     data=Data(source="cifar10", mean=(0.0,) * 3, std=(1.0,) * 3),
     train=Train(
         epochs=30, batch_size=80, optimizer=Adam(learning_rate=3e-4), warmup=0.0, schedule=Schedule(kind="constant")
