@@ -23,8 +23,10 @@ from vitral.training.preparation import prepared
 def main(recipes: tuple[str, ...], folds: int, seed: int) -> None:
     for name in recipes:
         started_at, recipe = time.perf_counter(), find_recipe(name).changed({"train.seed": seed})
-        pictures = len(prepared(recipe).pack.index.samples)
-        each_epoch = -(-pictures * (folds - 1) // (folds * recipe.train.batch_size))
+        if recipe.train.budget != "none":
+            raise click.UsageError(f"{name} has a budget, which a fold has not: give a recipe with train.epochs.")
+        pictures = len(prepared(recipe, to_train=False).pack.index.samples)
+        each_epoch = pictures * (folds - 1) // (folds * recipe.train.batch_size)
         *_, found = out_of_fold(recipe, recipe.train.epochs * each_epoch, folds)
         assert isinstance(found, OutOfFold)
         right = found.probabilities.argmax(axis=1) == found.labels

@@ -1,6 +1,7 @@
 """Training that starts from weights: what is frozen stays as it was, to the bit, and is computed once."""
 
 import shutil
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -77,18 +78,21 @@ def test_frozen_blocks_have_no_gradient_and_no_state(pictures: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("mode", ["probe", "freeze"])
-def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, mode: str) -> None:
+@pytest.mark.parametrize("weights", ["timm_vit", "timm_vit_reg4_gap", "timm_deit_distilled", "hf_dinov2"])
+def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, weights: str, mode: str) -> None:
     settings = {"init__mode": "probe"} if mode == "probe" else {"init__mode": "full", "init__freeze": 1}
     plain = {"data__augment__crop": 0.0, "data__augment__flip": "none"}
-    plan = prepared(asked(pictures, **settings, **plain))
+    plan = prepared(asked(pictures, init__weights=str(FIXTURES / weights), **settings, **plain))
     batches = plan.batches
     assert isinstance(batches, Kept)
     step, batch = next(batches.starting_at(1))
     model = plan.learner.model.eval()
+    for name in model.config.classifiers:  # they start at zero, and anything times zero is equal
+        torch.nn.init.normal_(getattr(model, name).weight)
     with torch.inference_mode():
         images = torch.from_numpy(plan.preprocess.centre(plan.pack.images[batch.samples]))
         whole = model(plan.preprocess.normalise(images))
-        torch.testing.assert_close(batches.forward(model, batch.images), whole, rtol=0, atol=1e-6)
+        torch.testing.assert_close(batches.forward(model, batch.images), whole, rtol=0, atol=1e-5)
         assert len(batches.validated(model).logits) == len(plan.pack.of("validation"))
     assert step == 1
 
@@ -98,6 +102,13 @@ def test_views_are_fixed_and_come_in_turn(pictures: Path) -> None:
     plan = prepared(flipped)
     assert isinstance(plan.batches, Kept) and len(plan.batches.tokens) == 2
     assert not torch.equal(plan.batches.tokens[0], plan.batches.tokens[1])
+    epochs: list[dict[int, torch.Tensor]] = [{}, {}, {}]
+    for step, batch in islice(plan.batches.starting_at(1), 3 * plan.batches.steps_per_epoch):
+        seen = epochs[(step - 1) // plan.batches.steps_per_epoch]
+        seen.update(zip(batch.samples.tolist(), batch.images, strict=True))
+    first, second, third = epochs
+    assert all(torch.equal(first[sample], third[sample]) for sample in first.keys() & third.keys())
+    assert any(not torch.equal(first[sample], second[sample]) for sample in first.keys() & second.keys())
     anew = prepared(asked(pictures, data__augment__flip="random"))
     assert not isinstance(anew.batches, Kept)  # other pictures in every epoch: nothing to keep
 
@@ -112,6 +123,33 @@ def test_a_run_from_weights_resumes_to_the_bit(pictures: Path, tmp_path: Path) -
     for name, tensor in whole.weights().model.state_dict().items():
         assert torch.equal(tensor, again.weights().model.state_dict()[name])
     assert not same(whole, "blocks.0.attn.qkv.weight")  # it has thawed
+
+
+def test_a_measured_stem_that_thaws_resumes_to_the_bit_and_its_average_is_settled(
+    pictures: Path, tmp_path: Path
+) -> None:
+    """Frozen, its BatchNorms stay as they are; from the thaw on they learn, with a stop in between or without."""
+    given: dict[str, object] = {"train.baseline": False, "train.batch_size": 8, "data.validation": 0}
+    before = train(choose(str(pictures), given | {"train.budget": "3steps"}).recipe, out=tmp_path / "first")
+    given |= {"init.weights": str(before.folder), "init.freeze": 1, "init.thaw": 0.3, "train.budget": "10steps"}
+    recipe = choose(str(pictures), given | {"train.ema": 0.9}).recipe
+    assert recipe.init.mode == "gentle"  # who freezes some blocks does not want a probe
+    whole = train(recipe, out=tmp_path / "whole")
+    happening = events(recipe, out=tmp_path / "stopped")
+    next(event for event in happening if getattr(event, "step", 0) == 6)
+    happening.close()
+    again = train(out=tmp_path / "stopped", resume=True)
+    start, state, resumed = (run.weights().model.state_dict() for run in (before, whole, again))
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in state.items())
+    # Measured anew for the averaged weights, and not those of the last step.
+    plan = prepared(recipe)
+    plan.learner.average.model.load_state_dict(state)
+    plan.learner._thaw(1.0)
+    plan.learner.settle(plan.batches, after=10)
+    norms = [name for name in state if name.endswith(("running_mean", "running_var"))]
+    assert norms and not all(torch.equal(start[name], state[name]) for name in norms)
+    for name in norms:
+        torch.testing.assert_close(plan.learner.average.model.state_dict()[name], state[name], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
@@ -174,7 +212,7 @@ def test_the_rates_are_told_part_by_part(pictures: Path) -> None:
     ("settings", "told"),
     [
         ({"init.freeze": 3}, "the model has 2 blocks"),
-        ({"init.thaw": 0.5}, "init.thaw needs init.freeze"),
+        ({"init.thaw": 0.5}, "init.thaw goes with init.freeze"),
         ({"model.width": 64}, "model.width is 64, and"),
         ({"init.mode": "probe", "init.freeze": 1}, "init.mode probe freezes all blocks"),
         ({"init.weights": "none", "init.mode": "probe"}, "need init.weights"),

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -68,10 +69,7 @@ def test_outputs_are_equal_at_every_size(name: str, size: tuple[int, int]) -> No
 def test_what_became_of_each_tensor_is_told() -> None:
     found = load_pretrained(FIXTURES / "dinov2_reg_reference").loaded
     assert found is not None and found.family == "DINOv2 with registers"
-    assert dict(found.rows) == {
-        "loaded": "46 tensors, 44,448 numbers",
-        "left over": "mask_token",
-    } or "left over" in dict(found.rows)
+    assert dict(found.rows) == {"loaded": "49 tensors, 43,808 numbers", "left over": "mask_token"}
     assert ("heads = 4", "about.json") in found.facts and "left over  mask_token" in str(found)
     notes = load_pretrained(FIXTURES / "dinov2_reg_reference").notes
     assert notes[0] == "Of the weights, left over: mask_token." and "as is usual for" in notes[1]
@@ -145,7 +143,7 @@ def test_a_new_head_other_channels_and_another_size() -> None:
 
 @pytest.mark.parametrize("channels", [2, 4, 6])
 def test_more_channels_weigh_less(channels: int) -> None:
-    """Property: a picture whose channels are all alike gives about what it gave."""
+    """The colours in turn, each as much weaker as there are more of them."""
     before, after = load_pretrained(FIXTURES / "timm_vit"), load_pretrained(FIXTURES / "timm_vit", channels=channels)
     kernel = after.model.state_dict()["patch_embed.proj.weight"]
     assert kernel.shape[1] == channels and len(after.preprocess.mean) == channels
@@ -233,14 +231,17 @@ def test_a_part_of_the_trunk_that_is_missing_is_an_error_and_a_bias_is_told(tmp_
 def test_an_npz_that_holds_objects_or_too_much_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", a=np.array([{"x": 1}], dtype=object))
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(10_000_000, np.uint8))
-    for name in ("objects", "bomb"):
-        with pytest.raises(WeightsError):
+    for name, told in (("objects", "Object arrays cannot be loaded"), ("bomb", "would unpack to 10,000,")):
+        with pytest.raises(WeightsError, match=told):
             load_pretrained(tmp_path / f"{name}.npz")
 
 
 def test_a_name_of_the_hub_without_the_library_or_a_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(WeightsError, match=r"vitral\[hub\]|is not in the cache"):
+    with pytest.raises(WeightsError, match="could not be fetched, and is not in the cache"):
+        load_pretrained("hf:nobody/nothing")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(WeightsError, match=r"pip install 'vitral\[hub\]'"):
         load_pretrained("hf:nobody/nothing")
 
 
@@ -268,6 +269,55 @@ def test_the_same_classes_keep_their_head_in_whatever_order_and_others_get_a_new
         assert float(other.model(images).abs().max()) == 0  # as many classes, and not these
 
 
+def test_a_size_that_is_wished_for_is_not_that_of_the_table(tmp_path: Path) -> None:
+    """4×4 patches can be taken for 8×2 by their number alone."""
+    shutil.copy(FIXTURES / "timm_vit" / "model.safetensors", tmp_path / "bare.safetensors")
+    told, bare = (
+        load_pretrained(source, image_size=(64, 16), heads=4, norm_eps=1e-6)
+        for source in (FIXTURES / "timm_vit", tmp_path / "bare.safetensors")
+    )
+    assert told.model.config == bare.model.config
+    assert torch.equal(told.model.state_dict()["pos_embed"], bare.model.state_dict()["pos_embed"])
+
+
+def test_classes_that_are_called_by_numbers_are_classes(trained: Run) -> None:
+    digits = tuple("0123456789")
+    others = load_pretrained(trained.folder, classes=[f"class {name}" for name in digits])
+    found = load_pretrained(trained.folder, classes=digits)
+    assert found.class_names == digits and found.model.state_dict()["head.weight"].any()
+    assert others.class_names[0] == "class 0" and not others.model.state_dict()["head.weight"].any()
+    assert load_pretrained(trained.folder, classes=10).model.state_dict()["head.weight"].any()  # as many as it has
+
+
+def test_what_timms_config_tells_is_read(tmp_path: Path) -> None:
+    folder = copied("timm_vit_clip", tmp_path / "x")
+    (folder / "about.json").unlink()
+    values: dict[str, object] = {
+        "architecture": "vit_tiny_patch8_clip_quickgelu_32",
+        "pretrained_cfg": {"mean": [0.5] * 3},
+    }
+    (folder / "config.json").write_text(json.dumps(values))
+    found = load_pretrained(folder, heads=4)
+    assert found.model.config.mlp.kind == "gelu-quick" and found.model.config.blocks.norm_eps == 1e-5
+    (folder / "config.json").write_text(json.dumps(values | {"model_args": {"act_layer": "silu"}}))
+    with pytest.raises(WeightsError, match="asks for silu as act_layer"):
+        load_pretrained(folder)
+
+
+def test_only_what_was_guessed_is_told_as_usual() -> None:
+    gated = load_pretrained(FIXTURES / "dinov2_swiglu_reference").loaded
+    assert gated is not None and not any(fact.startswith("mlp") for fact, _ in gated.facts)
+    plain = load_pretrained(FIXTURES / "timm_vit").loaded
+    assert plain is not None and ("pool = class", "as is usual for timm") in plain.facts
+
+
+def test_weights_of_ours_tell_all_of_themselves(trained: Run, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="tells all of itself"):
+        load_pretrained(trained.folder, heads=7)
+    shutil.copy(trained.folder / "model.safetensors", tmp_path / "mine.safetensors")
+    assert load_pretrained(tmp_path).class_names == load_pretrained(tmp_path / "mine.safetensors").class_names
+
+
 def test_heads_are_read_where_the_file_tells_them(tmp_path: Path) -> None:
     shutil.copy(FIXTURES / "google_npz" / "model.npz", tmp_path / "model.npz")
     found = load_pretrained(tmp_path / "model.npz")  # nothing stands beside it
@@ -277,7 +327,14 @@ def test_heads_are_read_where_the_file_tells_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "extra",
-    ["blocks.0.attn.q_bias", "attn_pool.latent", "patch_embed.backbone.weight", "rope.freqs", "blocks_token_only.0.x"],
+    [
+        "MAPHead_0/probe",
+        "blocks.0.attn.q_bias",
+        "attn_pool.latent",
+        "patch_embed.backbone.weight",
+        "rope.freqs",
+        "blocks_token_only.0.x",
+    ],
 )
 def test_a_part_that_we_have_not_is_another_architecture(tmp_path: Path, extra: str) -> None:
     folder = copied("timm_vit", tmp_path / "x")

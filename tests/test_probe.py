@@ -158,7 +158,7 @@ def test_the_command_keeps_and_compares(photographs: Path, tmp_path: Path) -> No
 def test_one_class_cannot_be_probed(photographs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITRAL_DATA", str(tmp_path / "data"))
     (photographs / "train" / "dark").rename(photographs / "train" / ".dark")
-    with pytest.raises(DataError, match="pictures of one class to learn from"):
+    with pytest.raises(DataError, match="has no training picture of dark"):
         probe(WEIGHTS, photographs)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from conftest import quick_digits
-from vitral import Classifier, RecipeError, Run, events, train
+from vitral import Classifier, RecipeError, Run, RunError, events, train
 from vitral.data.batches import in_order
 from vitral.evaluation.answers import answers
 from vitral.recipe import Recipe
@@ -137,8 +137,9 @@ def test_a_taught_run_trains_resumes_and_is_used(trained: Run, tmp_path: Path) -
     ("source", "settings", "told"),
     [
         ("nowhere", {}, "There is no run and no file of weights nowhere"),
-        ("nowhere.npz", {}, "should hold samples, logits and class_names"),
-        ("nowhere.py:teach", {}, "has no teach, or is not there"),
+        ("nowhere.npz", {}, "there is no file nowhere.npz"),
+        ("nowhere.onnx", {}, "there is no file nowhere.onnx"),
+        ("nowhere.py:teach", {}, "There is no file nowhere.py"),
         ("x", {"teacher.sees": "picture", "data.augment.mixup": 0.5}, "knows nothing of mixed pictures"),
     ],
 )
@@ -146,6 +147,48 @@ def test_a_teacher_that_is_not_there_is_told(source: str, settings: dict[str, ob
     with pytest.raises(Exception, match=told) as found:
         prepared(taught(source).changed(settings))
     assert isinstance(found.value, RecipeError) or "weights" in told
+
+
+WRONG = """
+import torch
+def wide(images): return torch.zeros(len(images), 1000)
+def listed(images): return [0.0] * len(images)
+number = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("mine.py:wide", "answers 64 pictures with 64×1000, and a logit for each of the 10 classes was expected"),
+        ("mine.py:listed", "answers 64 pictures with list"),
+        ("mine.py:number", "has no function number. It has: wide, listed"),
+        ("broken.py:teach", "broken.py, line 2: ZeroDivisionError"),
+        ("cut.npz", "should hold samples, logits and class_names"),
+        ("shape.npz", r"has logits of shape \(3, 4\) for 3 samples and 10 class_names"),
+    ],
+)
+def test_what_is_wrong_with_a_teacher_is_told(name: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(WRONG)
+    (tmp_path / "broken.py").write_text("teach = len\n1 / 0\n")
+    np.savez(tmp_path / "shape.npz", samples=list("abc"), logits=np.zeros((3, 4)), class_names=list("0123456789"))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "shape.npz").read_bytes()[:-30])
+    plan = prepared(taught("none"))
+    with pytest.raises(RecipeError, match=told):
+        lesson = prepared(taught(tmp_path / name)).learner.lesson
+        assert lesson is not None
+        lesson.logits(next(plan.batches.starting_at(1))[1], slice(None))
+
+
+def test_another_teacher_in_between_is_noticed(tmp_path: Path) -> None:
+    source = tmp_path / "mine.py"
+    source.write_text("def teach(images): return images.flatten(1)[:, :10]\n")
+    happening = events(taught(f"{source}:teach"), out=tmp_path / "run")
+    next(event for event in happening if getattr(event, "step", 0) == 2)
+    happening.close()
+    source.write_text("def teach(images): return images.flatten(1)[:, 10:20]\n")
+    with pytest.raises(RunError, match="is not the one that .* was begun with"):
+        train(out=tmp_path / "run", resume=True)
 
 
 @pytest.mark.slow

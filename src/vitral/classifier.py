@@ -120,6 +120,5 @@ def opened(source: str | Path | Run) -> tuple[Weights, Calibration | None]:
         run = source if isinstance(source, Run) else Run.load(source)
         weights = run.weights()
         return weights, Calibration.beside(run.folder, weights.model)
-    pretrained, path = load_pretrained(source), Path(source)
-    folder = path if path.is_dir() else path.parent
-    return pretrained, Calibration.beside(folder, pretrained.model) if pretrained.loaded is None else None
+    pretrained = load_pretrained(source)
+    return pretrained, Calibration.beside(pretrained.folder, pretrained.model) if pretrained.folder else None

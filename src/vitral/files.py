@@ -1,8 +1,13 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all; and Python files of other people, which are run."""
 
 import hashlib
 import os
+import runpy
 from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+from vitral.errors import RecipeError
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
@@ -29,3 +34,24 @@ def write_whole(path: Path, content: bytes | str) -> None:
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def run_python(path: str) -> dict[str, Any]:
+    """All that a Python file of the user's defines, by name."""
+    if not Path(path).is_file():
+        raise RecipeError(f"There is no file {path}.")
+    try:
+        return runpy.run_path(path, run_name="_vitral")  # unlike an import it leaves no bytecode behind
+    except (Exception, SystemExit) as error:
+        raise RecipeError(_what_went_wrong(path, error)) from error
+
+
+def _what_went_wrong(path: str, error: BaseException) -> str:
+    """The error of a file that was run, and the line of that file which it comes from."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
+    line, told = lines[-1] if lines else None, f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError) and error.filename == path:
+        line, told = error.lineno, f"{type(error).__name__}: {error.msg}"
+    if isinstance(error, RecipeError):
+        told = str(error)  # a sentence already
+    return f"{path}, line {line}: {told}" if line else f"{path} cannot be run: {told}"

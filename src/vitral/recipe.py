@@ -120,7 +120,7 @@ class Init(Settings):
         if self.weights == "none" and (self.mode, self.freeze) != ("full", 0):
             raise ValueError("init.mode and init.freeze need init.weights: a new model has nothing to keep.")
         if self.thaw and not self.freeze:
-            raise ValueError("init.thaw needs init.freeze: nothing is frozen.")
+            raise ValueError("init.thaw goes with init.freeze, as in init.mode=gentle init.freeze=6 init.thaw=0.5.")
         if self.views and not (self.freeze or self.mode == "probe"):
             raise ValueError("init.views is for frozen blocks, and none is: set init.freeze or init.mode=probe.")
         if self.mode == "probe" and self.freeze:

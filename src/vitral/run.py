@@ -100,6 +100,7 @@ class Record(Told):
     choices: Choices
     data: DataIdentity
     start: str | None = None  # a digest of the weights that it started from, where these were somebody's
+    teacher: str | None = None  # a digest of its teacher, where it had one
     planned: int = 0
     corrected_at: int = 0
     steps: int = 0

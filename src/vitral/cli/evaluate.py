@@ -97,7 +97,7 @@ def _by_probes(run: "Run") -> "OutOfFold":
     weights = run.recipe.init.weights
     console.print(f"Asking linear probes on {weights}, each without another part of the pictures.", soft_wrap=True)
     with progress() as tell:
-        return out_of_fold(weights, run.recipe.data, tell=tell)
+        return out_of_fold(weights, run.recipe.data, run.record.data.sha256, tell=tell)
 
 
 def _more(evaluation: "Evaluation") -> Iterator[str]:

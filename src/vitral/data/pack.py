@@ -54,6 +54,26 @@ class Pack:
         numbers = self.index.of(split)
         return numbers[~np.isin(numbers, list(self.left_out))] if self.left_out else numbers
 
+    def check(self, sha256: str) -> None:
+        """Refuse other pictures than those that a run was trained with; "" accepts any."""
+        if sha256 not in ("", self.sha256):
+            raise DataError(
+                f"The pictures of {self.index.source} are not those that it was trained with: they, their labels or "
+                "their split have changed."
+            )
+
+    def check_classes(self, learnt: NDArray[np.int64]) -> None:
+        """Refuse classes that cannot be learnt from the samples of these numbers."""
+        names, source = self.index.class_names, self.index.source
+        if len(names) < 2:
+            raise DataError(f"{source} has one class, {names[0]}: there is nothing to tell apart.")
+        seen = set(self.index.labels[learnt])
+        if unseen := [name for label, name in enumerate(names) if label not in seen]:
+            raise DataError(
+                f"{source} has no training picture of {', '.join(unseen[:5])}: "
+                "a class that is only tested cannot be learnt. Move some of its pictures to train, or take it out."
+            )
+
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """(sample, label, split) of those that can be read, as split.csv has them."""
         for number, row in enumerate(self.index.rows()):

@@ -2,7 +2,8 @@
 
 What a library has no part for is often a part that it has, with other numbers: a wave is a row of a table, LayerScale a
 factor of the matrix before it, a bias that is not there one of zeros. Such changes leave the outputs as they were, and
-are told in the card. What would change the outputs is refused.
+are told in the card. A part that the library has not is refused; what differs in its pixels, its GELU or the
+epsilon of its norms is told.
 """
 
 import io
@@ -19,7 +20,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from vitral.data.config import Resize, Scale
+from vitral.classifier import opened
+from vitral.data.config import Resize, Rounding, Scale
 from vitral.data.preprocess import Preprocess
 from vitral.deploy.card import write_card
 from vitral.errors import WeightsError
@@ -29,7 +31,6 @@ from vitral.model.vit import ViT
 from vitral.run import Run
 from vitral.version import __version__
 from vitral.weights import google, huggingface, timm, torchvision
-from vitral.weights.calibration import Calibration
 from vitral.weights.names import Family, Tensors, renamed_back
 from vitral.weights.own import Weights
 from vitral.weights.pixels import write_processor
@@ -59,7 +60,8 @@ def convert(source: Source, to: str, out: str | Path | None = None) -> Path:
     """Write weights as another library has them: `hf` (transformers), `timm`, `torchvision` or `npz` (Google's).
 
     `source` is a run, weights that `load_pretrained` reads, a model of one of those libraries in memory, or `Weights`.
-    Returns the folder: RUN/hf, or NAME-hf beside the weights, unless `out` names another.
+    Returns the folder: RUN/hf, or NAME-hf beside the weights (here, where they were not given as a path), unless `out`
+    names another.
     """
     if to not in WRITERS:
         raise WeightsError(f"There is no way to write weights for {to}. There are: {', '.join(WRITERS)}.")
@@ -79,11 +81,11 @@ def convert(source: Source, to: str, out: str | Path | None = None) -> Path:
 def _beside(source: Source, to: str) -> Path:
     if isinstance(source, nn.Module | Weights):
         raise WeightsError("A model in memory has no folder: say where to write it, with out.")
-    path = Path(source)
+    if str(source).startswith("hf:"):
+        return Path(f"{Path(source).name}-{to}")
+    path = Path(source).absolute()  # also `.` has a name
     if Run.is_run(path):
         return path / to
-    if str(source).startswith("hf:"):
-        return Path(f"{path.name}-{to}")
     return path.with_name(f"{path.name if path.is_dir() else path.stem}-{to}")
 
 
@@ -96,17 +98,10 @@ def _opened(source: Source) -> tuple[Weights, Run | None, float]:
             "A ViT by itself does not know how pictures are prepared, nor what its classes are called: "
             "give Weights(model, preprocess, class_names)."
         )
-    run = None
-    if not isinstance(source, nn.Module) and Run.is_run(source):
-        run = Run.load(source)
-        weights: Weights = run.weights()
-    else:
-        weights = load_pretrained(source)
-    own = run is not None or (isinstance(weights, Pretrained) and weights.loaded is None)
-    if not own or isinstance(source, nn.Module):
-        return weights, run, 1.0
-    path = Path(source)
-    calibration = Calibration.beside(path if path.is_dir() else path.parent, weights.model)
+    if isinstance(source, nn.Module):
+        return load_pretrained(source), None, 1.0
+    weights, calibration = opened(source)
+    run = Run.load(source) if Run.is_run(source) else None
     return weights, run, float(calibration.temperature) if calibration else 1.0
 
 
@@ -257,7 +252,7 @@ def _hf(leaving: Leaving) -> tuple[Files, Leaving]:
     settings = huggingface.write_config(leaving.config, kind, leaving.class_names)
     family = huggingface.WRITTEN["swiglu" if config.mlp.kind == "swiglu" else kind]
     prefix = f"{kind}." if config.classes else ""
-    notes = (*leaving.notes, *_pixel_notes(leaving.preprocess))
+    notes = (*leaving.notes, *_pixel_notes(leaving.preprocess, rounding="down", behind=255))
     files: Files = {
         "config.json": _json(settings),
         "preprocessor_config.json": _json(write_processor(leaving.preprocess)),
@@ -280,16 +275,20 @@ def _as_dinov2(leaving: Leaving) -> Leaving:
     return leaving.changed(added)
 
 
-def _pixel_notes(preprocess: Preprocess) -> list[str]:
-    """Where transformers prepares pictures a little differently."""
-    notes = ["Pictures are scaled with Pillow. With torchvision transformers gives slightly other pixels."]
+def _pixel_notes(preprocess: Preprocess, rounding: Rounding, behind: int | None) -> list[str]:
+    """Where another library, which rounds the centre so and has this behind transparent pixels, prepares pictures a
+    little differently."""
+    notes = ["Pictures are scaled with Pillow. With torchvision they get slightly other pixels."]
     how = preprocess.resize
+    if preprocess.background != behind:
+        theirs = "of any colour" if behind is None else f"on {behind}"
+        notes.append(f"Transparent pixels are {theirs}, where Vitral puts them on {preprocess.background}.")
     if isinstance(how, Resize):
         notes.append(
             "Pictures that are not square are cut in whole pixels: less than a pixel beside where Vitral cuts."
         )
-    if isinstance(how, Scale) and how.rounding == "even":
-        notes.append("The centre of a picture may begin a pixel earlier than where the model's makers began it.")
+    if isinstance(how, Scale) and how.kind == "shortest" and how.rounding != rounding:
+        notes.append("The centre of a picture may begin a pixel beside where Vitral begins it.")
     if preprocess.jpeg == "scaled":
         notes.append("Large JPEG files are decoded at full size, where Vitral takes a fast smaller one.")
     return notes
@@ -314,7 +313,8 @@ def _timm(leaving: Leaving) -> tuple[Files, Leaving]:
     arguments = timm.arguments(config, unplaced)
     settings = timm.write_config(config, arguments, leaving.preprocess, leaving.class_names)
     files: Files = {"config.json": _json(settings), "model.safetensors": _safetensors(leaving, timm.TIMM)}
-    return files, leaving
+    notes = (*leaving.notes, *_pixel_notes(leaving.preprocess, rounding="even", behind=None))
+    return files, replace(leaving, notes=notes)
 
 
 def _torchvision(leaving: Leaving) -> tuple[Files, Leaving]:

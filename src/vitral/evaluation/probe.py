@@ -142,8 +142,7 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
     learn, test = np.sort(np.concatenate([packed.of("train"), packed.of("validation")])), packed.of("test")
     if not len(test):
         raise DataError(f"{index.source} has no test pictures, so nothing could be measured.")
-    if len(np.unique(index.labels[learn])) < 2:
-        raise DataError(f"{index.source} has pictures of one class to learn from, and two are needed.")
+    packed.check_classes(learn)
     features = _features(pretrained, packed, np.concatenate([learn, test]), tell)
     task = Task(features, len(learn), index.labels[learn], index.labels[test], _folds(index, learn), tell)
     names = np.array(index.samples)[test]
@@ -162,9 +161,11 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
     )
 
 
-def out_of_fold(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent) -> OutOfFold:
-    """What linear probes say of pictures that they have not learnt from, for all pictures of a source."""
+def out_of_fold(weights: str | Path, source: str | Path | Data, sha256: str = "", *, tell: Tell = silent) -> OutOfFold:
+    """What linear probes say of pictures that they have not learnt from, for all pictures of a source, which must be
+    those of `sha256`, where it is given."""
     pretrained, packed = opened(weights, source, tell)
+    packed.check(sha256)
     part_of = parts(packed, FOLDS)
     numbers = np.flatnonzero(part_of >= 0)
     seen = next(iter(_features(pretrained, packed, numbers, tell).values()))

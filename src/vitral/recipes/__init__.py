@@ -1,13 +1,12 @@
 """Named recipes, with their measured scores."""
 
-import runpy
 import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from traceback import extract_tb
 
 from vitral.errors import RecipeError
+from vitral.files import run_python
 from vitral.recipe import Recipe
 from vitral.recipes.ants_bees_finetune import ants_bees_finetune
 from vitral.recipes.cifar10 import cifar10
@@ -91,12 +90,7 @@ def has_pictures(name: str) -> bool:
 
 def _from_python(path: str, name: str) -> Recipe:
     """Run a Python file, and take what it calls `name`."""
-    if not Path(path).is_file():
-        raise RecipeError(f"There is no file {path}.")
-    try:
-        values = runpy.run_path(path, run_name="_vitral_recipes")  # unlike an import it leaves no bytecode behind
-    except (Exception, SystemExit) as error:
-        raise RecipeError(_what_went_wrong(path, error)) from error
+    values = run_python(path)
     recipes = [known for known, value in values.items() if isinstance(value, Recipe)]
     if name in recipes:
         return values[name]
@@ -105,14 +99,3 @@ def _from_python(path: str, name: str) -> Recipe:
     if not recipes:
         raise RecipeError(f"{path} holds no recipe.")
     raise RecipeError(f"{path}: {unknown(name, recipes, 'recipe')}" if name else f"Say which: {path}:{recipes[0]}")
-
-
-def _what_went_wrong(path: str, error: BaseException) -> str:
-    """The error of a file that was run, and the line of that file which it comes from."""
-    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
-    line, told = lines[-1] if lines else None, f"{type(error).__name__}: {error}"
-    if isinstance(error, SyntaxError) and error.filename == path:
-        line, told = error.lineno, f"{type(error).__name__}: {error.msg}"
-    if isinstance(error, RecipeError):
-        told = str(error)  # a sentence already
-    return f"{path}, line {line}: {told}" if line else f"{path} cannot be run: {told}"

@@ -45,7 +45,7 @@ def choose(source: str, settings: Mapping[str, Any] | None = None) -> Chosen:
     if not len(index.of("test")):
         raise DataError(f"{source} has too few pictures: none is left to test with. Give each class at least three.")
     if given.get("init.weights", "none") != "none":
-        return _from_weights(given, count)
+        return _from_weights(given, index)
     height, width = _shape(index)
     size, patch = _sizes(height, width)
     augment, how = _augment(index.channels, min(height, width))
@@ -83,24 +83,32 @@ def _at_hand() -> list[str]:
     return [path.parent.name for path in files[:1]]
 
 
-def _from_weights(given: Mapping[str, Any], count: int) -> Chosen:
+def _from_weights(given: Mapping[str, Any], index: Index) -> Chosen:
     """The model is the one that the weights are of, and sees pictures as it did before."""
     from vitral.weights.pretrained import load_pretrained
 
-    weights = str(given["init.weights"])
-    mode = given.get("init.mode", "probe" if count < FEW else "gentle" if count < SOME else "full")
-    Init.read({"weights": weights, "mode": mode}, "init.")
-    size, channels = given.get("model.image_size"), given.get("model.channels")
-    pretrained = load_pretrained(weights, image_size=_pair(size), channels=channels)
-    if size is None:  # as its makers prepared pictures
-        pretrained = load_pretrained(weights, image_size=pretrained.preprocess.image_size, channels=channels)
+    weights, count = str(given["init.weights"]), len(index.of("train"))
+    some_learn = "init.freeze" in given or "init.thaw" in given  # which is not what a probe is
+    mode = given.get("init.mode", "probe" if count < FEW and not some_learn else "gentle" if count < SOME else "full")
+    asked = {name.removeprefix("init."): value for name, value in given.items() if name.startswith("init.")}
+    Init.read({**asked, "mode": mode}, "init.")
+    size = _pair(given.get("model.image_size"))
+    pretrained = load_pretrained(weights)
+    # As its makers prepared pictures; and if these are the classes that it knows, with the head that it has.
+    pretrained = load_pretrained(
+        weights,
+        image_size=size or pretrained.preprocess.image_size,
+        channels=given.get("model.channels"),
+        classes=index.class_names,
+    )
     preprocess, config = pretrained.preprocess, pretrained.model.config
     batch = 2 ** int(np.log2(np.clip(count // 4, 2, 64)))
     settings: dict[str, Any] = {
-        "model": config.write() | {"classes": 0, "head": "linear"},
+        "model": config.write() | {"classes": 0},
         "data.resize": preprocess.write()["resize"],
         "data.interpolation": preprocess.interpolation,
         "data.background": preprocess.background,
+        "data.jpeg": preprocess.jpeg,
         "data.mean": preprocess.mean,
         "data.std": preprocess.std,
         "init.weights": weights,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitral.data.folds import parts
-from vitral.errors import DataError
 from vitral.evaluation.answers import answers
 from vitral.evaluation.suspects import OutOfFold
 from vitral.recipe import Recipe
@@ -31,12 +30,8 @@ def out_of_fold(recipe: Recipe, steps: int, folds: int = 5, sha256: str = "") ->
     What was held out for validation and test is learnt from too: for a label that may be wrong it makes no difference.
     `sha256`, where it is given, is what the pictures must be.
     """
-    plan = prepared(recipe)
-    if sha256 not in ("", plan.pack.sha256):
-        raise DataError(
-            f"The pictures of {recipe.data.source} are not those that it was trained with: they, their labels or their "
-            "split have changed."
-        )
+    plan = prepared(recipe, to_train=False)
+    plan.pack.check(sha256)
     part_of = parts(plan.pack, folds)
     folds = int(part_of.max()) + 1
     numbers = np.flatnonzero(part_of >= 0)

@@ -16,6 +16,7 @@ from vitral.data.batches import Batch, Batches, in_order
 from vitral.data.config import Augment
 from vitral.data.pack import Progress
 from vitral.evaluation.answers import Answers
+from vitral.model.pools import POOLED_WIDTHS
 from vitral.model.vit import ViT
 from vitral.recipe import Fixed, Recipe
 
@@ -36,7 +37,7 @@ def freeze(model: ViT, blocks: int, trunk: bool) -> None:
 class Kept(Batches):
     """Batches whose images are the tokens that frozen blocks made of them."""
 
-    tokens: Tensor  # (views, training pictures, …)
+    tokens: list[Tensor]  # one a view, (training pictures, …)
     rows: NDArray[np.int64]  # (samples,) where a sample is among the training pictures
     validation: Tensor  # (validation pictures, …)
     blocks: int
@@ -44,7 +45,7 @@ class Kept(Batches):
 
     def _batch(self, samples: NDArray[np.int64], copies: NDArray[np.int64], epoch: int) -> Batch:
         labels = torch.from_numpy(self.pack.index.labels[samples])
-        tokens = self.tokens[epoch % len(self.tokens), torch.from_numpy(self.rows[samples])]
+        tokens = self.tokens[epoch % len(self.tokens)][torch.from_numpy(self.rows[samples])]
         return Batch(tokens, labels, samples, labels)
 
     def forward(self, model: ViT, tokens: Tensor) -> Tensor:  # → (B, classes)
@@ -76,7 +77,8 @@ def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Generator
     if not (blocks and same and still and plain) or recipe.init.thaw:
         return None
     (down, across), seen = model.config.grid, recipe.init.mode == "probe"
-    size = model.config.width * 4 * (1 if seen else down * across + model.config.extra)
+    views_seen = len(model.config.classifiers) * POOLED_WIDTHS[model.config.pool.kind]
+    size = model.config.width * 4 * (views_seen if seen else down * across + model.config.extra)
     count = len(batches.samples) * max(1, views) + len(batches.pack.of("validation"))
     if size * count > MOST:
         return None
@@ -96,7 +98,7 @@ def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Generator
     asked = {one.name: getattr(batches, one.name) for one in fields(batches)}
     return Kept(
         **asked | {"workers": 0},
-        tokens=torch.stack(train_tokens),
+        tokens=train_tokens,
         rows=rows,
         validation=validation_tokens,
         blocks=blocks,

@@ -71,8 +71,7 @@ class Learner:
         `progress`, 0 to 1, says how far the training is: at first it may look at fewer patches or smaller pictures.
         """
         self._thaw(progress)
-        if not _learns(self.model.patch_embed):
-            self.model.patch_embed.eval()  # what a BatchNorm remembers stays as it is, too
+        self.model.patch_embed.train(_learns(self.model.patch_embed))  # else what a BatchNorm remembers stays, too
         self.buffers = [buffer.clone() for buffer in self.model.buffers()]  # as they were: see `forget`
         count, parts = len(batch.labels), self.train.accumulate
         loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
@@ -111,7 +110,7 @@ class Learner:
         """Measure what BatchNorms remember anew, for the weights of the result: after few steps, or with averaged
         weights, it is not what these weights make of the pictures."""
         stem = self.average.model.patch_embed
-        if isinstance(stem, Whitened) and _learns(stem):
+        if isinstance(stem, Whitened) and _learns(self.model.patch_embed):
             stream = batches.starting_at(after + 1)
             stem.settle(batch.images.to(self.device) for _, batch in islice(stream, SETTLING))
             stream.close()

@@ -1,6 +1,5 @@
 """From a recipe to all that the loop needs: pictures opened, model built, everything chosen before the first step."""
 
-import hashlib
 import os
 import platform
 from collections.abc import Generator
@@ -10,13 +9,14 @@ from datetime import datetime
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from vitral.data.batches import Batches, class_weights
 from vitral.data.pack import Pack, Progress, mean_and_std, packing
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
-from vitral.errors import DataError, RecipeError
+from vitral.errors import RecipeError
 from vitral.model.config import ViTConfig
 from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
@@ -24,9 +24,10 @@ from vitral.recipe import Init, Recipe, Rising, parse_budget
 from vitral.run import Choices, DataIdentity, Machine, Record
 from vitral.training.frozen import freeze, kept
 from vitral.training.learner import Learner
-from vitral.training.teacher import lesson
+from vitral.training.teacher import find_teacher, lesson
 from vitral.version import __version__
 from vitral.weights.pretrained import load_pretrained
+from vitral.weights.stored import digest
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Plan:
     learner: Learner
     steps: int  # by epochs or by budget; a budget of time is measured later
     start: str | None = None  # a digest of the weights that it starts from, where these are somebody's
+    teacher: str | None = None  # a digest of the teacher, where there is one
 
     def record(self, started_at: datetime, choices: Choices) -> Record:
         """What run.json says at the start."""
@@ -56,6 +58,7 @@ class Plan:
             ),
             choices=choices,
             start=self.start,
+            teacher=self.teacher,
             data=DataIdentity(
                 source=self.pack.index.source,
                 sha256=self.pack.sha256,
@@ -75,23 +78,22 @@ def prepare(
     device = choose_device(recipe.train.device)
     index = open_source(recipe.data)
     index = index if splits is None else replace(index, splits=splits)
-    if recipe.init.weights == "ask":
-        raise RecipeError(
-            "init.weights is not given. Set it to a file or folder of weights; `vitral ls weights` names some."
-        )
     config = complete(recipe.model, index)
     _check_smallest(recipe, config)
+    # What may be missing is asked for before the pictures are packed, which may take minutes.
+    start = _start(recipe.init, config, index.class_names)
+    teacher = find_teacher(recipe.teacher, index.class_names)
     unmeasured = preprocess_of(recipe, config)
     packed = yield from packing(index, unmeasured, data_directory(recipe.data.directory))
-    _check_classes(packed)
+    packed.check_classes(packed.of("train"))
     preprocess = _measured(unmeasured, recipe, packed)
     # The caller's random numbers stay as they were.
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
         model = ViT(config, recipe.train.regularise)
         _show(model, packed, preprocess)
-        if recipe.init.weights != "none":
-            _take(model, recipe.init, packed.index.class_names)
+        if start:
+            model.load_state_dict(start)
         model.to(device)
     batches = Batches(
         packed,
@@ -106,9 +108,8 @@ def prepare(
     blocks = config.depth if probe else recipe.init.freeze
     if blocks:
         freeze(model, blocks, trunk=probe)
-    alone = recipe.teacher.source == "none"
-    held = (yield from kept(batches, model, recipe, blocks)) if alone and to_train else None
-    taught = (yield from lesson(recipe.teacher, packed, preprocess)) if to_train else None
+    held = (yield from kept(batches, model, recipe, blocks)) if teacher is None and to_train else None
+    taught = (yield from lesson(recipe.teacher, teacher, packed, preprocess)) if to_train else None
     weights = class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None
     steps = parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch
     return Plan(
@@ -118,20 +119,19 @@ def prepare(
         validates=_validates(recipe, packed),
         learner=Learner(model, recipe.train, weights, recipe.init, held.forward if held else None, taught),
         steps=steps,
-        start=_digest(model) if recipe.init.weights != "none" else None,
+        start=digest(start.values()) if start else None,
+        teacher=teacher.digest if teacher else None,
     )
 
 
-def _digest(model: ViT) -> str:
-    digest = hashlib.sha256()
-    for tensor in model.state_dict().values():
-        digest.update(tensor.detach().float().cpu().contiguous().numpy().data)
-    return digest.hexdigest()[:16]
-
-
-def _take(model: ViT, init: Init, class_names: tuple[str, ...]) -> None:
-    """Weights to start from. The recipe's model must be what they are of."""
-    config = model.config
+def _start(init: Init, config: ViTConfig, class_names: tuple[str, ...]) -> dict[str, Tensor] | None:
+    """Weights to start from, if they are somebody's. The recipe's model must be what they are of."""
+    if init.weights == "none":
+        return None
+    if init.weights == "ask":
+        raise RecipeError(
+            "init.weights is not given. Set it to a file or folder of weights; `vitral ls weights` names some."
+        )
     found = load_pretrained(
         init.weights, classes=class_names, image_size=config.height_width, channels=config.channels
     ).model
@@ -142,7 +142,7 @@ def _take(model: ViT, init: Init, class_names: tuple[str, ...]) -> None:
             f"model.{name} is {ours[name]}, and {init.weights} has {theirs[name]}: the recipe's model must be the one "
             "that the weights are of. `vitral show FOLDER init.weights=…` writes such a recipe."
         )
-    model.load_state_dict(found.state_dict())
+    return found.state_dict()
 
 
 def prepared(recipe: Recipe, splits: NDArray[np.str_] | None = None, *, to_train: bool = True) -> Plan:
@@ -196,18 +196,6 @@ def _check_smallest(recipe: Recipe, config: ViTConfig) -> None:
     patches = [max(1, round(side * start)) for side in config.grid]
     if config.stem.kind == "whitened" and max(part, 1) * patches[0] * patches[1] < 2:
         raise RecipeError("model.stem whitened needs more than one patch in a batch: raise train.batch_size.")
-
-
-def _check_classes(pack: Pack) -> None:
-    names = pack.index.class_names
-    if len(names) < 2:
-        raise DataError(f"{pack.index.source} has one class, {names[0]}: there is nothing to tell apart.")
-    learnt = set(pack.index.labels[pack.of("train")])
-    if unseen := [name for label, name in enumerate(names) if label not in learnt]:
-        raise DataError(
-            f"{pack.index.source} has no training picture of {', '.join(unseen[:5])}: "
-            "a class that is only tested cannot be learnt. Move some of its pictures to train, or take it out."
-        )
 
 
 def _validates(recipe: Recipe, pack: Pack) -> bool:

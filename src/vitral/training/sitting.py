@@ -117,6 +117,11 @@ class Sitting:
                 f"The weights of {recipe.init.weights} are not those that {earlier.folder} was begun with. Bring them "
                 "back, or begin anew."
             )
+        if before.teacher != record.teacher:
+            raise RunError(
+                f"The teacher {recipe.teacher.source} is not the one that {earlier.folder} was begun with. Bring it "
+                "back, or begin anew."
+            )
         notes = _other_conditions(before, record)
         progress = Progress()
         if found := read_checkpoint(earlier.checkpoints):

@@ -5,7 +5,8 @@ function or module, a ResNet for CIFAR, or a file of logits. It sees pixels from
 batch has them; weights that were loaded see them as they were trained to.
 """
 
-import runpy
+import zipfile
+import zlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,11 @@ from vitral.data.batches import Batch, in_order
 from vitral.data.pack import Pack, Progress
 from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError
+from vitral.files import run_python, sha256_of
 from vitral.recipe import Teacher
 from vitral.weights.pretrained import load_pretrained, stored_of
 from vitral.weights.resnet import is_resnet, resnet_of
+from vitral.weights.stored import Stored, digest
 
 Teach = Callable[[Tensor], Tensor]  # (B, C, H, W), 0 to 1 → (B, classes)
 
@@ -53,20 +56,45 @@ class Lesson:
         return apart * t**2
 
 
-def lesson(asked: Teacher, pack: Pack, preprocess: Preprocess) -> Generator[Progress, None, Lesson | None]:
-    """The recipe's teacher, ready; where it is asked once, all that it says, which may take minutes: it tells."""
+@dataclass(frozen=True)
+class Found:
+    """A teacher that is there."""
+
+    teach: Teach | None  # None: a file of what it said
+    digest: str  # of its file or its weights: another one would teach otherwise
+
+
+def find_teacher(asked: Teacher, class_names: tuple[str, ...]) -> Found | None:
+    """The recipe's teacher, who knows these classes; None where it asks for none. Takes no time to speak of."""
     if asked.source == "none":
         return None
-    classes, samples = len(pack.index.class_names), len(pack.index.samples)
-    if asked.source.endswith(".npz"):
+    script, _, name = asked.source.rpartition(":")
+    if script.endswith(".py"):
+        return Found(_checked(_python(script, name), asked.source, class_names), sha256_of(Path(script)))
+    if asked.source.endswith((".npz", ".onnx")):
+        path = Path(asked.source)
+        if not path.is_file():
+            raise RecipeError(f"teacher.source: there is no file {path}.")
+        teach = _checked(_onnx(path), asked.source, class_names) if path.suffix == ".onnx" else None
+        return Found(teach, sha256_of(path))
+    stored = stored_of(asked.source)
+    return Found(_weights(stored, asked.source, class_names), digest(stored.tensors.values()))
+
+
+def lesson(
+    asked: Teacher, found: Found | None, pack: Pack, preprocess: Preprocess
+) -> Generator[Progress, None, Lesson | None]:
+    """What the teacher has to say; where it is asked once, all of it, which may take minutes: it tells."""
+    if found is None:
+        return None
+    if found.teach is None:
         return Lesson(asked, None, _from_file(Path(asked.source), pack), preprocess)
-    teach = _found(asked.source, pack.index.class_names)
     if asked.sees == "batch":
-        return Lesson(asked, teach, torch.empty(0), preprocess)
-    said, train = torch.zeros(samples, classes), pack.of("train")
+        return Lesson(asked, found.teach, torch.empty(0), preprocess)
+    said, train = torch.zeros(len(pack.index.samples), len(pack.index.class_names)), pack.of("train")
     done = 0
     for batch in in_order(pack, train, preprocess):
-        said[torch.from_numpy(batch.samples)] = _asked(teach, batch.images, preprocess)
+        said[torch.from_numpy(batch.samples)] = _asked(found.teach, batch.images, preprocess)
         done += len(batch.samples)
         yield Progress(done, len(train), doing="the teacher looks at the pictures, once")
     return Lesson(asked, None, said, preprocess)
@@ -79,32 +107,40 @@ def _asked(teach: Teach, images: Tensor, preprocess: Preprocess) -> Tensor:
     return found.detach().float()
 
 
-def _found(source: str, class_names: tuple[str, ...]) -> Teach:
-    if source.endswith(".onnx"):
-        return _onnx(source)
-    path, _, name = source.rpartition(":")
-    if path.endswith(".py"):
-        return _python(path, name)
-    return _weights(source, class_names)
+def _checked(teach: Teach, source: str, class_names: tuple[str, ...]) -> Teach:
+    """One that gives a logit a class, or is told to."""
+
+    def checked(images: Tensor) -> Tensor:
+        found = teach(images)
+        wanted = (len(images), len(class_names))
+        if not isinstance(found, Tensor) or found.shape != wanted:
+            given = "×".join(map(str, found.shape)) if isinstance(found, Tensor) else type(found).__name__
+            raise RecipeError(
+                f"teacher.source {source} answers {wanted[0]} pictures with {given}, and a logit for each of the "
+                f"{wanted[1]} classes was expected: {wanted[0]}×{wanted[1]}."
+            )
+        return found
+
+    return checked
 
 
-def _weights(source: str, class_names: tuple[str, ...]) -> Teach:
-    stored = stored_of(source)
+def _weights(stored: Stored, source: str, class_names: tuple[str, ...]) -> Teach:
     if is_resnet(stored.tensors):
         mean, std = (tuple(stored.about.get(name, ())) for name in ("mean", "std"))
-        if (known := len(stored.tensors["linear.weight"])) != len(class_names):
-            raise RecipeError(
-                f"teacher.source {source} knows {known} classes, and the pictures {len(class_names)}: a teacher must "
-                "know the same."
-            )
         if not len(mean) == len(std) == 3:
             raise RecipeError(f"teacher.source {source} has no about.json that tells mean and std.")
-        return resnet_of(stored.tensors, mean, std)
+        count = len(stored.tensors["linear.weight"])
+        if count != len(class_names) and "class_names" not in stored.about:
+            raise RecipeError(
+                f"teacher.source {source} knows {count} classes, and the pictures {len(class_names)}: a teacher must "
+                "know the same."
+            )
+        # Without names its classes are taken to be those of the pictures, in their order.
+        order = _order(tuple(stored.about.get("class_names", class_names)), class_names, source)
+        cnn = resnet_of(stored.tensors, mean, std)
+        return lambda images: cnn(images)[:, order]
     pretrained = load_pretrained(source)
-    if set(class_names) - set(pretrained.class_names):
-        missing = sorted(set(class_names) - set(pretrained.class_names))[0]
-        raise RecipeError(f"teacher.source {source} does not know the class {missing}: it cannot teach it.")
-    order = torch.tensor([pretrained.class_names.index(name) for name in class_names])
+    order = _order(pretrained.class_names, class_names, source)
     model, preprocess = pretrained.model.eval(), pretrained.preprocess
 
     def teach(images: Tensor) -> Tensor:
@@ -114,22 +150,32 @@ def _weights(source: str, class_names: tuple[str, ...]) -> Teach:
     return teach
 
 
+def _order(known: tuple[str, ...], class_names: tuple[str, ...], source: str) -> Tensor:
+    """Where the teacher has each of the classes."""
+    if missing := sorted(set(class_names) - set(known)):
+        raise RecipeError(f"teacher.source {source} does not know the class {missing[0]}: it cannot teach it.")
+    return torch.tensor([known.index(name) for name in class_names])
+
+
 def _python(path: str, name: str) -> Teach:
-    try:
-        made = runpy.run_path(path, run_name="_vitral_teacher")[name]
-    except (OSError, KeyError):
-        raise RecipeError(f"teacher.source: {path} has no {name}, or is not there.") from None
+    values = run_python(path)
+    if not callable(made := values.get(name)):
+        callables = [known for known, value in values.items() if callable(value) and not known.startswith("_")]
+        raise RecipeError(f"teacher.source: {path} has no function {name}. It has: {', '.join(callables) or 'none'}.")
     if isinstance(made, nn.Module):
         made.eval()
     return made
 
 
-def _onnx(path: str) -> Teach:
+def _onnx(path: Path) -> Teach:
     try:
         import onnxruntime
     except ImportError:
         raise RecipeError(f"teacher.source {path} needs onnxruntime: pip install onnxruntime") from None
-    session: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    try:
+        session: Any = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:  # its own kinds, of which it has many
+        raise RecipeError(f"teacher.source {path} cannot be opened by onnxruntime ({error}).") from None
     name = session.get_inputs()[0].name
     return lambda images: torch.from_numpy(session.run(None, {name: images.numpy()})[0])
 
@@ -137,10 +183,16 @@ def _onnx(path: str) -> Teach:
 def _from_file(path: Path, pack: Pack) -> Tensor:
     """`samples` (names), `logits` (n, classes) and `class_names`, in whatever order."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            samples, logits, names = file["samples"], file["logits"], [str(name) for name in file["class_names"]]
-    except (OSError, KeyError, ValueError) as error:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as said_of:
+            samples, logits = said_of["samples"], said_of["logits"]
+            names = [str(name) for name in said_of["class_names"]]
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise RecipeError(f"teacher.source {path} should hold samples, logits and class_names ({error}).") from None
+    if logits.shape != (len(samples), len(names)):
+        raise RecipeError(
+            f"teacher.source {path} has logits of shape {logits.shape} for {len(samples)} samples and {len(names)} "
+            "class_names."
+        )
     rows = {str(sample): row for row, sample in enumerate(samples)}
     index = pack.index
     missing = [index.samples[number] for number in pack.of("train") if index.samples[number] not in rows]

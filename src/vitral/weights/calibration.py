@@ -1,7 +1,6 @@
 """Honest doubt, kept beside the weights in `calibration.safetensors`: what makes probabilities mean what they say, and
 what tells a picture that is unlike all that was learnt from."""
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from vitral.errors import WeightsError
 from vitral.files import write_whole
 from vitral.model.vit import ViT
 from vitral.settings import FORMAT, check_format
+from vitral.weights.stored import digest
 
 CALIBRATION = "calibration.safetensors"
 
@@ -77,5 +77,4 @@ class Calibration:
 
 def head_of(model: ViT) -> str:
     """A digest of a model's classifiers: two trainings that end in the same one are the same training."""
-    heads = [tensor for name, tensor in model.state_dict().items() if name.startswith("head")]
-    return hashlib.sha256(b"".join(tensor.float().cpu().numpy().tobytes() for tensor in heads)).hexdigest()[:16]
+    return digest(tensor for name, tensor in model.state_dict().items() if name.startswith("head"))

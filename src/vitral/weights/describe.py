@@ -59,12 +59,17 @@ def _of_config(config: Mapping[str, Any]) -> Facts:
         pools = {"token": "class", "avg": "mean", "": None}
         if config.get("global_pool", "token") not in pools:
             raise WeightsError(f"config.json asks for {config['global_pool']} as global_pool, which ours has not.")
+        name, arguments = str(config.get("architecture", "")), config.get("model_args") or {}
+        act = arguments.get("act_layer", "quick_gelu" if "quickgelu" in name else None)
+        if act is not None and act not in TIMM_GELUS:
+            raise WeightsError(f"config.json asks for {act} as act_layer, and a ViT here has {', '.join(TIMM_GELUS)}.")
         return told(
             "config.json",
-            image_size=_size(pretrained.get("input_size", (0, None))[1:]),
+            image_size=_size(pretrained["input_size"][1:]) if "input_size" in pretrained else None,
             pool=pools[config.get("global_pool") or "token"],
-            heads=(arguments := config.get("model_args") or {}).get("num_heads"),
-            mlp=TIMM_GELUS[arguments["act_layer"]] if "act_layer" in arguments else None,
+            heads=arguments.get("num_heads"),
+            norm_eps=1e-5 if "_clip_" in name else None,
+            mlp=TIMM_GELUS[act] if act else None,
             class_names=_names(config.get("label_names")),
         )
     if config.get("pooler_act", "tanh") != "tanh":
@@ -128,22 +133,23 @@ def describe(tensors: Tensors, family: Family, facts: Facts) -> tuple[ViTConfig,
     kind = "distilled" if "dist_token" in tensors else "class" if "cls_token" in tensors else "none"
     registers = tensors["reg_token"].shape[-2] if "reg_token" in tensors else 0
     read_out = {"distilled": 2, "class": 1, "none": 0}[kind]
-    grid, placed = _grid(tensors, facts.image_size, P, read_out, registers)
+    wished = facts.said.get("image_size") == "given"  # the size to use, which need not be that of the table
+    grid, placed = _grid(tensors, facts.image_size, wished, P, read_out, registers)
+    head = tensors.get("head.weight")
+    before = tensors.get("pre_logits.fc.weight")
+    seen = before if before is not None else head
+    pool = "mean" if kind == "none" or "fc_norm.weight" in tensors else None
+    if seen is not None and seen.shape[1] == 2 * width:
+        pool = "class-mean"
     usual = told(
         f"as is usual for {family.name}",
         heads=HEADS.get(width, max(1, width // 64)),
         norm_eps=family.norm_eps,
         resample=family.resample,
-        mlp="gelu",
-        pool="class",
+        mlp=None if gated else "gelu",
+        pool=None if pool else "class",
     )
     facts = facts.then(usual)
-    head = tensors.get("head.weight")
-    before = tensors.get("pre_logits.fc.weight")
-    seen = before if before is not None else head
-    pool = "mean" if kind == "none" or "fc_norm.weight" in tensors else facts.pool
-    if seen is not None and seen.shape[1] == 2 * width:
-        pool = "class-mean"
     head_kind = ("mlp" if before is not None else "linear") if head is not None else "none"
     if head is None and before is not None:
         head_kind = "hidden"
@@ -173,7 +179,7 @@ def describe(tensors: Tensors, family: Family, facts: Facts) -> tuple[ViTConfig,
                     "first_norm": "norm_pre.weight" in tensors,
                     "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
                 },
-                "pool": {"kind": pool, "norm": _norm(tensors)},
+                "pool": {"kind": pool or facts.pool, "norm": _norm(tensors)},
                 "head": {"kind": head_kind, "size": size},
             },
             "model.",
@@ -197,7 +203,7 @@ def _norm(tensors: Tensors) -> str:
 
 
 def _grid(
-    tensors: Tensors, image_size: tuple[int, int] | None, P: int, read_out: int, registers: int
+    tensors: Tensors, image_size: tuple[int, int] | None, wished: bool, P: int, read_out: int, registers: int
 ) -> tuple[tuple[int, int], int]:
     """The grid of the position table, (down, across), and how many rows before it are for tokens that are no patches.
 
@@ -210,11 +216,12 @@ def _grid(
     rows = table.shape[1]
     for placed in dict.fromkeys([read_out + registers, read_out, 0]):
         patches = rows - placed
-        if image_size and (image_size[0] // P) * (image_size[1] // P) == patches:
-            grid = (image_size[0] // P, image_size[1] // P)
-        elif patches > 0 and isqrt(patches) ** 2 == patches:
-            grid = (isqrt(patches), isqrt(patches))
-        else:
+        side = isqrt(max(0, patches))
+        square = (side, side) if 0 < side**2 == patches else None
+        asked = (image_size[0] // P, image_size[1] // P) if image_size else None
+        asked = asked if asked and asked[0] * asked[1] == patches else None
+        grid = (square or asked) if wished else (asked or square)
+        if grid is None:
             continue
         if registers and placed == read_out + registers:
             tensors["reg_token"] = tensors["reg_token"] + table[:, read_out:placed]

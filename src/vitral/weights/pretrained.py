@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vitral.data.decode import ENDINGS
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources.named import data_directory
 from vitral.errors import RecipeError, WeightsError
@@ -48,6 +49,7 @@ class Pretrained(Weights):
     """A model that was trained elsewhere, ready for use, and how it was loaded."""
 
     loaded: Loaded | None = None  # None: Vitral's own weights, which fit as they are
+    folder: Path | None = None  # of Vitral's own weights: where they lie, with what was measured beside them
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -87,8 +89,11 @@ def load_pretrained(
         raise WeightsError("This is a ViT of Vitral already: there is nothing to load.")
     stored = stored_of(source)
     if "vitral" in stored.metadata:
-        own = read_weights(_own_file(Path(stored.where)))
-        pretrained = Pretrained(own.model, own.preprocess, own.class_names, own.about)
+        if (heads, norm_eps, resample) != (None, None, None):
+            raise WeightsError(f"{stored.where} tells all of itself: leave heads, norm_eps and resample out.")
+        assert stored.path is not None  # metadata is of a file
+        own = read_weights(stored.path)
+        pretrained = Pretrained(own.model, own.preprocess, own.class_names, own.about, folder=stored.path.parent)
     else:
         facts = told("given", heads=heads, norm_eps=norm_eps, resample=resample).then(facts_of(stored))
         if facts.image_size is None and image_size is not None:
@@ -98,7 +103,7 @@ def load_pretrained(
         pretrained = _with_channels(pretrained, channels)
     if image_size is not None:
         pretrained = _at_size(pretrained, _pair(image_size))
-    if classes is not None:
+    if classes is not None and classes != pretrained.model.config.classes:
         names = _numbered(classes) if isinstance(classes, int) else tuple(classes)
         pretrained = _with_classes(pretrained, names)
     return pretrained
@@ -115,12 +120,9 @@ def stored_of(source: str | Path | nn.Module) -> Stored:
         path = named
     if not path.exists():
         raise WeightsError(f"There is no run and no file of weights {source}. {_meant(path)}")
-    if path.suffix.lower() in PICTURES:
+    if path.suffix.lower() in ENDINGS:
         raise WeightsError(f"{source} is a picture, and a run or weights were expected: the model comes first.")
     return read_stored(path)
-
-
-PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
 def _meant(path: Path) -> str:
@@ -143,13 +145,12 @@ def from_hub(name: str) -> Path:
     """The folder of a repository of the Hugging Face Hub; from its cache when that is all there is."""
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ImportError:
-        raise WeightsError(f"hf:{name} needs huggingface_hub: pip install huggingface_hub") from None
+        raise WeightsError(f"hf:{name} needs huggingface_hub: pip install 'vitral[hub]'") from None
     wanted = ["*.json", "*.safetensors", "*.npz"]  # no pickle is even fetched
     try:
         return Path(snapshot_download(name, allow_patterns=wanted))
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError, ValueError) as error:
+    except Exception as error:  # the library's, or those of whatever carries its bytes
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise WeightsError(f"hf:{name} could not be fetched, and is not in the cache ({reason})") from None
 
@@ -204,7 +205,7 @@ def _translated(stored: Stored, facts: Facts) -> Pretrained:
         )
     names = facts.class_names if facts.class_names and len(facts.class_names) == config.classes else None
     told_by = [(f"{name} = {getattr(facts, name)}", by) for name, by in facts.said.items() if name in SHOWN]
-    told_by.append((f"mean, std = {preprocess.mean}, {preprocess.std}", who))
+    told_by.append((f"pixels = {preprocess.resize.kind}, mean {preprocess.mean}, std {preprocess.std}", who))
     if names is None and config.classes == len(imagenet_classes()):
         names = tuple(imagenet_classes().values())
         told_by.append(("class names = those of ImageNet", "as is usual for 1,000 classes"))
@@ -217,7 +218,7 @@ def _translated(stored: Stored, facts: Facts) -> Pretrained:
     )
 
 
-SHOWN = ("heads", "norm_eps", "resample", "mlp")  # of the facts: what changes the outputs
+SHOWN = ("heads", "norm_eps", "resample", "mlp", "pool")  # of the facts: what changes the outputs
 
 
 def _family(stored: Stored) -> Family:
@@ -238,7 +239,7 @@ def _family(stored: Stored) -> Family:
 
 def _of_the_trunk(name: str) -> bool:
     """Whether a tensor that we have no place for takes part in what the model sees."""
-    inside = re.search(r"(^|\.)(blocks\w*|patch_embed|attn_pool|rope|layers?|embeddings|encoder)[./]", name)
+    inside = re.search(r"(^|\.)(blocks\w*|patch_embed|attn_pool|MAPHead_\d+|rope|layers?|embeddings|encoder)[./]", name)
     beside = re.search(r"mask_token$|(^|\.)decoder|position_ids$|num_batches_tracked$|relative_position_index$", name)
     return bool(inside) and not beside
 
@@ -298,7 +299,7 @@ def _preprocess(stored: Stored, config: ViTConfig, family: Family) -> tuple[Prep
 def _with_classes(pretrained: Pretrained, names: tuple[str, ...]) -> Pretrained:
     """A new head, which starts at zero; unless the old one is for the same classes, in whatever order."""
     model, config = pretrained.model, pretrained.model.config
-    if names == pretrained.class_names or (names == _numbered(config.classes) and config.classes):
+    if names == pretrained.class_names:
         return pretrained
     if sorted(names) == sorted(pretrained.class_names) and config.head.kind == "linear":
         rows = torch.tensor([pretrained.class_names.index(name) for name in names])
@@ -373,10 +374,6 @@ def _shapes(config: ViTConfig) -> dict[str, Tensor]:
 
 def _numbered(classes: int) -> tuple[str, ...]:
     return tuple(map(str, range(classes)))
-
-
-def _own_file(path: Path) -> Path:
-    return path / "model.safetensors" if path.is_dir() else path
 
 
 def _pair(size: int | tuple[int, int]) -> tuple[int, int]:

@@ -3,10 +3,11 @@
 Nothing here runs what it reads: safetensors and npz are numbers, and a pickle is not opened.
 """
 
+import hashlib
 import json
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,14 @@ FILES = ("model.safetensors", "model.safetensors.index.json", "model.npz")  # in
 class Stored:
     """Weights under their own names, and what their makers wrote beside them."""
 
-    where: str
+    where: str  # as it was asked for
     tensors: dict[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # config.json: transformers, or timm on the Hub
     processor: Mapping[str, Any] = field(default_factory=dict)  # preprocessor_config.json
     about: Mapping[str, Any] = field(default_factory=dict)  # about.json, or what a module tells
     about_from: str = "about.json"
+    path: Path | None = None  # the file that was read
 
 
 def read_stored(source: Path) -> Stored:
@@ -56,7 +58,9 @@ def read_stored(source: Path) -> Stored:
     except (safetensors.SafetensorError, OSError) as error:
         raise WeightsError(f"{path} is damaged, or is not a file of weights ({error}).") from None
     beside = {name: _json(path.parent / f"{name}.json") for name in ("config", "preprocessor_config", "about")}
-    return Stored(str(source), tensors, metadata, beside["config"], beside["preprocessor_config"], beside["about"])
+    return Stored(
+        str(source), tensors, metadata, beside["config"], beside["preprocessor_config"], beside["about"], path=path
+    )
 
 
 def refusal(path: Path) -> str:
@@ -75,10 +79,26 @@ def of_module(module: nn.Module) -> Stored:
         values = {"pretrained_cfg": timms, "global_pool": getattr(module, "global_pool", "token")}
     heads = {part.num_heads for part in module.modules() if isinstance(getattr(part, "num_heads", None), int)}
     eps = {part.eps for part in module.modules() if isinstance(part, nn.LayerNorm)}
-    about = {"heads": heads.pop() if len(heads) == 1 else None, "norm_eps": eps.pop() if len(eps) == 1 else None}
-    known = {name: value for name, value in about.items() if value is not None}
+    gelus = {_gelu(part) for part in module.modules()} - {None}
+    found: dict[str, set[Any]] = {"heads": heads, "norm_eps": eps, "mlp": gelus}
+    about = {name: one.pop() for name, one in found.items() if len(one) == 1}
     tensors = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
-    return Stored(f"a {type(module).__name__} in memory", tensors, config=values, about=known, about_from="the module")
+    return Stored(f"a {type(module).__name__} in memory", tensors, config=values, about=about, about_from="the module")
+
+
+def digest(tensors: Iterable[Tensor]) -> str:
+    """A word for these numbers and no others."""
+    found = hashlib.sha256()
+    for tensor in tensors:
+        found.update(tensor.detach().float().cpu().contiguous().numpy().data)
+    return found.hexdigest()[:16]
+
+
+def _gelu(part: nn.Module) -> str | None:
+    """Which of ours it is; timm has classes of its own for two of them."""
+    if isinstance(part, nn.GELU):
+        return "gelu-tanh" if part.approximate == "tanh" else "gelu"
+    return {"QuickGELU": "gelu-quick", "GELUTanh": "gelu-tanh"}.get(type(part).__name__)
 
 
 def _file_in(folder: Path) -> Path:
