@@ -20,10 +20,11 @@ from safetensors.torch import load_file, save_file
 
 from conftest import FIXTURES, FORMAT_1
 from test_pretrained import MODELS
-from vitral import Classifier, Preprocess, Run, ViT, ViTConfig, WeightsError, load_pretrained
+from vitral import Classifier, Preprocess, Run, ViT, ViTConfig, WeightsError, load_pretrained, train
 from vitral.cli import main
 from vitral.deploy.convert import WRITERS, convert
 from vitral.deploy.pickles import convert_pickle
+from vitral.recipes.choose import choose
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights, write_weights
 from vitral.weights.stored import PICKLES
@@ -270,6 +271,44 @@ def test_a_class_name_cannot_break_the_card(tmp_path: Path) -> None:
     assert load_pretrained(folder).class_names == names
 
 
+def test_whose_weights_a_run_started_from_stays_with_it(tmp_path: Path) -> None:
+    """Its name and its licence, in the weights and in the card of whatever they become."""
+    begun = convert(FIXTURES / "timm_vit", "timm", tmp_path / "begun")
+    about = json.loads((begun / "about.json").read_text())
+    (begun / "about.json").write_text(json.dumps(about | {"licence": "apache-2.0"}))
+    random = np.random.default_rng(0)
+    for name in ("dark", "bright"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(8):
+            pixels = random.integers(0, 255, (32, 32, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / name / f"{number}.png")
+    asked: dict[str, object] = {
+        "init.weights": str(begun),
+        "train.budget": "2steps",
+        "train.batch_size": 4,
+        "train.baseline": False,
+    }
+    run = train(choose(str(tmp_path / "pictures"), asked).recipe, out=tmp_path / "run")
+    assert run.weights().about == {"origin": "begun", "licence": "apache-2.0"}
+    card = (convert(run.folder, "hf") / "README.md").read_text()
+    assert "It started from the weights `begun`, and only a head learnt." in card
+    assert 'license: "apache-2.0"' in card
+    again = choose(str(tmp_path / "pictures"), asked | {"init.weights": str(run.folder)}).recipe
+    assert train(again, out=tmp_path / "again").weights().about == run.weights().about
+
+
+def test_a_folder_that_one_stands_in_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = convert(FIXTURES / "timm_vit", "timm", tmp_path / "begun")
+    monkeypatch.chdir(begun)
+    assert convert(".", "npz") == tmp_path / "begun-npz"
+
+
+def test_what_had_to_be_guessed_is_in_the_card(tmp_path: Path) -> None:
+    shutil.copy(FIXTURES / "timm_vit" / "model.safetensors", tmp_path / "bare.safetensors")
+    card = (convert(tmp_path / "bare.safetensors", "timm") / "README.md").read_text()
+    assert "as is usual for timm: heads = 1" in card and "Transparent pixels" in card
+
+
 def test_weights_alone_go_beside_their_file(tmp_path: Path) -> None:
     write_weights(tmp_path / "mine.safetensors", weights())
     assert convert(tmp_path / "mine.safetensors", "npz") == tmp_path / "mine-npz"
@@ -483,6 +522,12 @@ def test_tensors_that_share_memory_are_written(tmp_path: Path) -> None:
 def test_a_pickle_without_weights_is_refused(content: Any, tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="no table of tensors"):
         convert_pickle(saved_by_torch(tmp_path / "file.pth", content))
+
+
+def test_a_whole_model_in_a_pickle_is_told(tmp_path: Path) -> None:
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "whole.pth")
+    with pytest.raises(WeightsError, match=r"more than tensors, torch\.nn\.modules\.linear\.Linear, and was"):
+        convert_pickle(tmp_path / "whole.pth")
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"PK\x03\x04 cut"])

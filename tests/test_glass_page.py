@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from test_glass import CONFIG, NAMES, breaks_after_one_block, images_of, lively, noise, served, weights_file
 from vitral import Preprocess
+from vitral.look.figures import BRIGHTEST
 from vitral.look.glass.server import Glass
-from vitral.look.lit import BRIGHTEST
 from vitral.look.maps import attention_maps
 from vitral.look.readings import class_attention, class_token_map, rollout
 from vitral.model.config import Head, Pool, Tokens

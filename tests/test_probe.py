@@ -1,6 +1,7 @@
 """Frozen features, simple methods: what is chosen, what is measured, what is kept."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from conftest import FIXTURES
+from vitral import train
 from vitral.cli import vitral
 from vitral.data.config import Data
 from vitral.data.sources import open_source
@@ -21,6 +23,7 @@ from vitral.evaluation import probe as module
 from vitral.evaluation.embed import silent
 from vitral.evaluation.metrics import share
 from vitral.evaluation.probe import FOLDS, Probed, Task, _folds, _method, _neighbours, _regression, name_of, probe
+from vitral.recipes.choose import choose
 
 WEIGHTS = FIXTURES / "timm_vit"
 NAMES = np.array([f"{number}.png" for number in range(60)])
@@ -147,6 +150,8 @@ def test_the_command_keeps_and_compares(photographs: Path, tmp_path: Path) -> No
         first = said(str(WEIGHTS))
         assert "16 pictures of 2 classes to learn from (train and validation), 8 to test." in first
         assert "8 of 8     100.0%" in first and "C = " in first and "k = " in first
+        assert "Of some use for these pictures: 100% right (68% to 100%); always saying the most" in first
+        assert f"A model of your own: vitral train {photographs} init.weights={WEIGHTS}" in first
         both = said(str(FIXTURES / "timm_vit_gap"))
         assert "timm_vit_gap" in both and "what its head sees" in both and "8 test pictures are too few" in both
         told = json.loads(said(str(WEIGHTS), "--json"))
@@ -160,6 +165,16 @@ def test_one_class_cannot_be_probed(photographs: Path, tmp_path: Path, monkeypat
     (photographs / "train" / "dark").rename(photographs / "train" / ".dark")
     with pytest.raises(DataError, match="has no training picture of dark"):
         probe(WEIGHTS, photographs)
+
+
+def test_pictures_that_a_run_has_learnt_from_are_told(photographs: Path, tmp_path: Path) -> None:
+    asked = {"init.weights": str(WEIGHTS), "train.budget": "2steps", "train.batch_size": 4, "train.baseline": False}
+    run = train(choose(str(photographs), asked).recipe, out=tmp_path / "run")
+    assert not any("no test" in note for note in probe(run.folder, photographs).notes)
+    other = tmp_path / "other"
+    for ours, theirs in (("train", "test"), ("test", "train")):
+        shutil.copytree(photographs / ours, other / theirs)
+    assert "16 of these 16 pictures were learnt from" in " ".join(probe(run.folder, other).notes)
 
 
 @pytest.mark.parametrize(

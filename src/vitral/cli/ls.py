@@ -1,6 +1,7 @@
 """vitral ls"""
 
 import json
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ def command(folder: Path, as_json: bool) -> None:
         _weights(as_json)
         return
 
+    near = get_close_matches(str(folder), ["weights", "runs"], n=1)
+    if near and str(folder) not in near and not folder.is_dir():
+        raise click.UsageError(f"There is no folder {folder}. Did you mean {near[0]}?")
     recipes = {name: about(name) for name in RECIPES}
     there = sorted([*folder.glob("*"), *folder.glob("*/seed-*")])
     runs = [_run(path) for path in there if Run.is_run(path)]

@@ -115,10 +115,11 @@ def _summary(answers: list[Answer], unsure: float, csv_path: Path | None) -> Non
     if len(answers) > 1:
         read = [answer.prediction for answer in answers if answer.prediction]
         doubtful = sum(prediction.probability < unsure for prediction in read)
-        unknown = sum(prediction.unknown for prediction in read)
+        unlike = [prediction.unknown for prediction in read if prediction.distance is not None]
+        told = f" {sum(unlike)} unlike what it learnt from," if unlike else ""  # else nobody has looked
         console.print(
-            f"\n{len(answers)} files: {len(read)} answered, {doubtful} of them unsure (below {unsure:g}), "
-            f"{unknown} unlike what it learnt from, {len(answers) - len(read)} could not be read."
+            f"\n{len(answers)} files: {len(read)} answered, {doubtful} of them unsure (below {unsure:g}),{told} "
+            f"{len(answers) - len(read)} could not be read."
         )
     if csv_path:
         console.print(f"Written to {csv_path}", soft_wrap=True)
@@ -140,7 +141,7 @@ def _write_csv(path: Path, answers: list[Answer], unsure: float, top: int) -> No
         doubtful = "yes" if probability < unsure else "no"
         ranked = [cell for name, share in rest for cell in (name, f"{share:.6f}")]
         ranked += [""] * (len(others) - len(ranked))  # fewer classes than were asked for
-        unknown = "yes" if answer.prediction.unknown else "no"
+        unknown = "" if answer.prediction.distance is None else "yes" if answer.prediction.unknown else "no"
         writer.writerow([answer.path, label, f"{probability:.6f}", doubtful, unknown, "", *ranked])
     try:
         if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
@@ -159,7 +160,7 @@ def _as_json(answer: Answer, unsure: float, top: int) -> dict[str, object]:
         "label": answer.prediction.label,
         "probability": answer.prediction.probability,
         "unsure": answer.prediction.probability < unsure,
-        "unknown": answer.prediction.unknown,
+        "unknown": None if answer.prediction.distance is None else answer.prediction.unknown,
         "distance": answer.prediction.distance,
         "probabilities": [
             {"label": name, "probability": share} for name, share in answer.prediction.probabilities[:top]

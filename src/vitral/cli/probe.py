@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -9,6 +10,8 @@ import click
 from vitral.cli import completion
 from vitral.cli.embed import data_of, progress
 from vitral.cli.terminal import console, duration, print_table, printable, table
+
+SHOWN = 3  # pictures that it has wrong
 
 if TYPE_CHECKING:
     from vitral.evaluation.probe import Method, Probed
@@ -40,6 +43,9 @@ def command(weights: str, source: str, settings: tuple[str, ...], out: Path | No
         click.echo(json.dumps({**probed.write(), "others": [one.write() for one in others]}))
     else:
         _tell(probed, others, path)
+        console.print(
+            f"A model of your own: vitral train {quote(source)} init.weights={quote(weights)}", soft_wrap=True
+        )
 
 
 def _tell(probed: "Probed", others: list["Probed"], path: Path) -> None:
@@ -53,11 +59,26 @@ def _tell(probed: "Probed", others: list["Probed"], path: Path) -> None:
         made.add_row(printable(one.weights), "linear", *_cells(one, one.linear), style=style)
         made.add_row("", "kNN", *_cells(one, one.knn), style=style)
     print_table(made)
+    best = probed.linear.accuracy
+    told = f"{best.value:.0%} right ({best.low:.0%} to {best.high:.0%})"
+    guessing = f"always saying the most frequent class has {probed.guessing:.0%}"
+    console.print(f"\n{_verdict(probed)}: {told}; {guessing}.", soft_wrap=True)
+    if wrong := probed.linear.wrong[:SHOWN]:
+        more = f" and {len(probed.linear.wrong) - SHOWN} more" if len(probed.linear.wrong) > SHOWN else ""
+        console.print(printable(f"Wrong: {', '.join(wrong)}{more}."), soft_wrap=True)
     linear, knn = (f"{one.features}, {one.setting}" for one in (probed.linear, probed.knn))
-    console.print(f"\nChosen by cross-validation: {linear}; for kNN {knn}.", soft_wrap=True)
+    console.print(f"Chosen by cross-validation: {linear}; for kNN {knn}.", soft_wrap=True)
     for other in others:
         console.print(printable(probed.against(other).verdict), soft_wrap=True)
     console.print(f"{duration(probed.seconds)}. Kept in {path}", soft_wrap=True)
+
+
+def _verdict(probed: "Probed") -> str:
+    """In a word, by the lower end of the interval."""
+    low = probed.linear.accuracy.low or 0.0
+    if low <= probed.guessing:
+        return "That may be luck"
+    return "Good for these pictures" if 1 - low < (1 - probed.guessing) / 4 else "Of some use for these pictures"
 
 
 def _cells(probed: "Probed", method: "Method") -> tuple[str, ...]:

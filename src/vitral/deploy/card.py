@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 LIBRARIES = {"hf": "transformers", "timm": "timm"}
 
 
-def write_card(to: str, name: str, leaving: "Leaving", licence: str, run: Run | None, family: str) -> str:
-    """A card as the Hub reads it. `run` is where the weights were trained, if it was here; else `family` names whose
-    weights they are."""
+def write_card(to: str, name: str, leaving: "Leaving", licence: str, run: Run | None, origin: str, family: str) -> str:
+    """A card as the Hub reads it. `run` is where the weights were trained, if it was here, starting from `origin` where
+    that is not empty; else `family` names whose weights they are."""
     title = run.folder.resolve().name if run else name
     parts = [
         _header(to, licence, bool(leaving.class_names)),
         f"# {title}\n\n{_what(leaving)}",
         f"## How to use it\n\n```python\n{_usage(to, leaving)}\n```",
-        "## What it was trained on\n\n" + (_trained(run) if run else _elsewhere(family)),
+        "## What it was trained on\n\n" + (_trained(run, origin) if run else _elsewhere(family)),
     ]
     if run and run.evaluation:
         parts.append("## How good it is\n\n" + "\n".join(_figures(run.evaluation)))
@@ -64,12 +64,14 @@ def _plain(name: str) -> str:
     return re.sub(r"([\\`*_{}\[\]<>()#+!|~-])", r"\\\1", " ".join(name.split()))
 
 
-def _trained(run: Run) -> str:
-    record = run.record
+def _trained(run: Run, origin: str) -> str:
+    record, mode = run.record, run.recipe.init.mode
+    learnt = {"probe": "only a head learnt", "gentle": "its first blocks learnt least"}.get(mode, "all of it learnt")
+    began = f" It started from the weights `{origin.replace('`', '')}`, and {learnt}." if origin else ""
     counts = ", ".join(f"{count:,} to {use}" for use, count in _uses(record.data.pictures) if count)
     return (
-        f"On `{last_name(record.data.source).replace('`', '')}`: {counts}. {record.steps:,} steps, "
-        f"Vitral {record.version}, recipe and sha256 of the pictures (`{record.data.sha256[:16]}…`) in the run folder."
+        f"On `{last_name(record.data.source).replace('`', '')}`: {counts}. {record.steps:,} steps, Vitral "
+        f"{record.version}, recipe and sha256 of the pictures (`{record.data.sha256[:16]}…`) in the run folder.{began}"
     )
 
 

@@ -73,7 +73,8 @@ def convert(source: Source, to: str, out: str | Path | None = None) -> Path:
     licence = weights.about.get("licence", "")
     files["about.json"] = _json(_about(leaving, licence))
     trained_elsewhere = weights.loaded.family if isinstance(weights, Pretrained) and weights.loaded else ""
-    files["README.md"] = write_card(to, folder.name, leaving, licence, run, trained_elsewhere)
+    origin = weights.about.get("origin", "")
+    files["README.md"] = write_card(to, folder.name, leaving, licence, run, origin, trained_elsewhere)
     _write_folder(folder, files)
     return folder
 
@@ -107,7 +108,7 @@ def _opened(source: Source) -> tuple[Weights, Run | None, float]:
 
 def _leaving(weights: Weights, temperature: float) -> Leaving:
     """With what `vitral predict` does beside the model made part of it."""
-    model, notes = weights.model, []
+    model, notes = weights.model, list(weights.notes if isinstance(weights, Pretrained) else ())
     if weights.preprocess.image_size != model.config.height_width:
         model = model.at(weights.preprocess.image_size)
         notes.append("Positions are resampled once, to the size that pictures are prepared in.")

@@ -2,6 +2,7 @@
 
 import argparse
 import pickle
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,8 +34,12 @@ def convert_pickle(path: str | Path) -> Path:
         with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise WeightsError(f"{path} is damaged, or holds more than tensors and was not opened ({reason})") from None
+        if found := re.search(r"GLOBAL (\S+)", str(error)):
+            raise WeightsError(
+                f"{path} holds more than tensors, {found[1]}, and was not opened. Whoever has the program that made it "
+                "can save the tensors alone: torch.save(model.state_dict(), …)."
+            ) from None
+        raise WeightsError(f"{path} is damaged, cut, or no file of torch.save, and was not opened.") from None
     tensors, where = _tensors_in(content, path)
     write_whole(out, safetensors.torch.save(tensors, metadata={"from": where}))
     return out

@@ -281,23 +281,21 @@ def _other(run: Run, weights: Weights, source: str) -> Asked:
         )
     if missing := [name for name, label in known.items() if not (labels == label).any()]:
         notes.append(f"{source} has no pictures of {_some(missing)}: nothing is known about that.")
-    learnt = _learnt_from(run)
-    if again := sum(digest in learnt for digest in _digests(packed, numbers[labels >= 0])):
-        notes.append(
-            f"{again:,} of these {(labels >= 0).sum():,} pictures were learnt from, or watched in training: "
-            "as far as they go, this is no test."
-        )
+    notes += learnt_before(run, packed, numbers[labels >= 0])
     return packed, numbers[labels >= 0], labels[labels >= 0], tuple(notes)
 
 
-def _learnt_from(run: Run) -> set[bytes]:
-    """The pictures that a run was trained and chosen with; none where they are no longer there."""
+def learnt_before(run: Run, packed: Pack, numbers: NDArray[np.int64]) -> list[str]:
+    """A sentence where the run was trained or chosen with some of these pictures; none where its own are gone."""
     recipe = run.recipe
     try:
         own = pack(open_source(recipe.data), run.weights().preprocess, data_directory(recipe.data.directory))
     except VitralError:
-        return set()
-    return set(_digests(own, np.concatenate([own.of("train"), own.of("validation")])))
+        return []
+    learnt = set(_digests(own, np.concatenate([own.of("train"), own.of("validation")])))
+    again = sum(digest in learnt for digest in _digests(packed, numbers))
+    told = f"{again:,} of these {len(numbers):,} pictures were learnt from, or watched in training"
+    return [f"{told}: as far as they go, this is no test."] if again else []
 
 
 def _digests(packed: Pack, numbers: NDArray[np.int64]) -> Iterator[bytes]:

@@ -28,11 +28,12 @@ from vitral.data.pack import Pack
 from vitral.data.sources import Index
 from vitral.errors import DataError, RunError
 from vitral.evaluation.embed import Tell, identity, looked_at, opened, silent
+from vitral.evaluation.evaluate import learnt_before
 from vitral.evaluation.metrics import Figure, share
 from vitral.evaluation.paired import Paired, paired
 from vitral.evaluation.suspects import OutOfFold
 from vitral.files import write_whole
-from vitral.run import last_name
+from vitral.run import Run, last_name
 from vitral.settings import FORMAT
 from vitral.version import __version__
 from vitral.weights.pretrained import Pretrained
@@ -77,6 +78,7 @@ class Probed:
     linear: Method
     seconds: float
     notes: tuple[str, ...] = ()
+    guessing: float = 0.0  # the share that is right who always says the most frequent class
     format: int = FORMAT
     version: str = __version__
 
@@ -146,6 +148,7 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
     features = _features(pretrained, packed, np.concatenate([learn, test]), tell)
     task = Task(features, len(learn), index.labels[learn], index.labels[test], _folds(index, learn), tell)
     names = np.array(index.samples)[test]
+    again = learnt_before(Run.load(weights), packed, test) if Run.is_run(weights) else []
     return Probed(
         weights=name_of(weights),
         weights_sha256=identity(pretrained),
@@ -157,7 +160,8 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
         knn=_method(task, "k", NEIGHBOURS, _neighbours, names),
         linear=_method(task, "C", STRENGTHS, _regression, names),
         seconds=time.perf_counter() - started_at,
-        notes=(*pretrained.notes, *index.notes, *packed.notes),
+        notes=(*pretrained.notes, *index.notes, *packed.notes, *again),
+        guessing=float(np.bincount(index.labels[test]).max() / len(test)),
     )
 
 

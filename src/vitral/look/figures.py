@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart.
 BLUE, ORANGE, GREEN, RED, GREY, INK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8A8F98", "#22262B"
+BRIGHTEST = 0.03  # of the patches of a map, which all have the brightest colour
 MAP = "cividis"  # perceptually even, and the same to all kinds of colour vision
 
 
@@ -146,11 +147,21 @@ def show_image(axes: "Axes", image: NDArray[np.uint8]) -> None:  # (C, H, W)
         spine.set_visible(False)
 
 
+def brightest(attention: NDArray[Any]) -> float:  # (down, across)
+    """Where the scale of a map ends: only `BRIGHTEST` of the patches lie above.
+
+    In many models a few patches of the background get so much that all others would be dark beside them
+    (arXiv:2309.16588).
+    """
+    return max(float(np.quantile(attention, 1 - BRIGHTEST)), 1e-12)
+
+
 def show_map(axes: "Axes", image: NDArray[np.uint8], attention: NDArray[Any]) -> None:  # (C, H, W), (down, across)
     """A map of attention, one square a patch, with the picture's own light and dark showing through."""
     show_image(axes, image)
     height, width = image.shape[1:]
-    axes.imshow(attention, cmap=MAP, alpha=0.75, extent=(-0.5, width - 0.5, height - 0.5, -0.5), vmin=0)
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    axes.imshow(attention, cmap=MAP, alpha=0.75, extent=extent, vmin=0, vmax=brightest(attention))
 
 
 def where_it_looked(

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitral.look.figures import LIGHT, MAP, caption, figure, show_image
+from vitral.look.figures import LIGHT, MAP, brightest, caption, figure, show_image
 from vitral.look.looked import MEANINGS, Look
 from vitral.look.readings import kept_mass
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import SubFigure
 
 LEAST = 384  # pixels of the shorter side, so that a map is smooth over a picture of 8 × 8 too
-BRIGHTEST = 0.03  # of the patches, which all have the brightest colour
 HALF = 0.5  # of a map: what is outlined
 COLUMNS = 8  # maps of heads side by side
 WIDE = 12.4  # inches
@@ -28,17 +27,13 @@ Map = NDArray[np.float32]  # (down, across)
 
 
 def lit(picture: Pixels, map: Map) -> Image.Image:  # (C, H, W)
-    """The picture in grey, coloured by a map that is smoothed between the centres of the patches; bright is much.
-
-    The scale is the map's own. It ends where only `BRIGHTEST` of the patches lie above: in many models a few
-    patches of the background get so much that all others would be dark beside them (arXiv:2309.16588).
-    """
+    """The picture in grey, coloured by a map that is smoothed between the centres of the patches; bright is much, on
+    a scale of the map's own."""
     from matplotlib import colormaps
 
     grey = in_grey(picture)
     smooth = np.asarray(Image.fromarray(map.astype(np.float32)).resize(grey.size, Image.Resampling.BICUBIC))
-    most = max(float(np.quantile(map, 1 - BRIGHTEST)), 1e-12)
-    shares = np.clip(smooth / most, 0, 1)  # bicubic curves swing a little below 0
+    shares = np.clip(smooth / brightest(map), 0, 1)  # bicubic curves swing a little below 0
     colours = colormaps[MAP](shares)[:, :, :3]
     light = np.asarray(grey, np.float32)[:, :, None] / 255
     # What is bright in the picture stays brighter than what is dark, under every colour.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from vitral.errors import RecipeError
 from vitral.recipe import Recipe
 from vitral.run import Choices, Run
 from vitral.training.preparation import Plan, prepare
@@ -96,6 +97,8 @@ def train(
     bit as if it had never stopped, and the recipe may be left out. Checkpoints are written every `save_every` seconds.
     A budget counts from `began`, by `time.perf_counter`; without it, from now.
     """
+    if isinstance(recipe, str | Path):
+        raise RecipeError(f"train takes a Recipe: train(find_recipe({str(recipe)!r})), which vitral.recipes has.")
     listeners = list(listeners)
     happening = events(recipe, out=out, resume=resume, save_every=save_every, began=began)
     try:

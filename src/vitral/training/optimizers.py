@@ -41,7 +41,7 @@ class Optimizers:
 
     def parts(self, model: ViT) -> list["Part"]:
         """Every part of the model with its rate, from the embedding to the head."""
-        found: dict[tuple[str, float, float, bool], int] = {}
+        found: dict[tuple[str, float, float, bool, bool], int] = {}
         groups = {
             id(parameter): (rate, group["weight_decay"])
             for optimizer, rates in zip(self.optimizers, self.full_rates, strict=True)
@@ -51,9 +51,9 @@ class Optimizers:
         for name, parameter in model.named_parameters():
             first, number, *_ = f"{name}.".split(".")
             part = f"blocks.{number}" if first == "blocks" else first if layer_of(name, 1) > 1 else "embedding"
-            key = (part, *groups.get(id(parameter), (0.0, 0.0)), id(parameter) in groups)
+            key = (part, *groups.get(id(parameter), (0.0, 0.0)), id(parameter) in groups, parameter.requires_grad)
             found[key] = found.get(key, 0) + parameter.numel()
-        return [Part(name, numbers, rate, decay, learns) for (name, rate, decay, learns), numbers in found.items()]
+        return [Part(*told, numbers) for told, numbers in found.items()]
 
     def tensors(self) -> dict[str, Tensor]:
         """All that they remember, by name."""
@@ -79,10 +79,11 @@ class Part:
     """Some of a model's numbers that learn alike."""
 
     name: str  # embedding, blocks.0, …, head
-    numbers: int
     rate: float  # the full one
     decay: float
     learns: bool
+    at_once: bool  # and not only after a while
+    numbers: int
 
 
 def make_optimizers(model: ViT, train: Train, later: bool = False) -> Optimizers:

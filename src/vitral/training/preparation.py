@@ -2,14 +2,13 @@
 
 import os
 import platform
-from collections.abc import Generator
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vitral.data.batches import Batches, class_weights
 from vitral.data.pack import Pack, Progress, mean_and_std, packing
@@ -21,12 +20,12 @@ from vitral.model.config import ViTConfig
 from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
 from vitral.recipe import Init, Recipe, Rising, parse_budget
-from vitral.run import Choices, DataIdentity, Machine, Record
+from vitral.run import Choices, DataIdentity, Machine, Record, last_name
 from vitral.training.frozen import freeze, kept
 from vitral.training.learner import Learner
 from vitral.training.teacher import find_teacher, lesson
 from vitral.version import __version__
-from vitral.weights.pretrained import load_pretrained
+from vitral.weights.pretrained import Pretrained, load_pretrained
 from vitral.weights.stored import digest
 
 
@@ -42,6 +41,7 @@ class Plan:
     steps: int  # by epochs or by budget; a budget of time is measured later
     start: str | None = None  # a digest of the weights that it starts from, where these are somebody's
     teacher: str | None = None  # a digest of the teacher, where there is one
+    about: Mapping[str, str] = field(default_factory=dict)  # whose weights it starts from, and their licence
 
     def record(self, started_at: datetime, choices: Choices) -> Record:
         """What run.json says at the start."""
@@ -93,7 +93,7 @@ def prepare(
         model = ViT(config, recipe.train.regularise)
         _show(model, packed, preprocess)
         if start:
-            model.load_state_dict(start)
+            model.load_state_dict(start.model.state_dict())
         model.to(device)
     batches = Batches(
         packed,
@@ -119,12 +119,13 @@ def prepare(
         validates=_validates(recipe, packed),
         learner=Learner(model, recipe.train, weights, recipe.init, held.forward if held else None, taught),
         steps=steps,
-        start=digest(start.values()) if start else None,
+        start=digest(start.model.state_dict().values()) if start else None,
+        about=_about(recipe.init.weights, start) if start else {},
         teacher=teacher.digest if teacher else None,
     )
 
 
-def _start(init: Init, config: ViTConfig, class_names: tuple[str, ...]) -> dict[str, Tensor] | None:
+def _start(init: Init, config: ViTConfig, class_names: tuple[str, ...]) -> Pretrained | None:
     """Weights to start from, if they are somebody's. The recipe's model must be what they are of."""
     if init.weights == "none":
         return None
@@ -132,17 +133,22 @@ def _start(init: Init, config: ViTConfig, class_names: tuple[str, ...]) -> dict[
         raise RecipeError(
             "init.weights is not given. Set it to a file or folder of weights; `vitral ls weights` names some."
         )
-    found = load_pretrained(
-        init.weights, classes=class_names, image_size=config.height_width, channels=config.channels
-    ).model
-    ours, theirs = (one.write() | {"image_size": one.height_width} for one in (config, found.config))
+    found = load_pretrained(init.weights, classes=class_names, image_size=config.height_width, channels=config.channels)
+    ours, theirs = (one.write() | {"image_size": one.height_width} for one in (config, found.model.config))
     if other := [name for name in ours if ours[name] != theirs[name]]:
         name = other[0]
         raise RecipeError(
             f"model.{name} is {ours[name]}, and {init.weights} has {theirs[name]}: the recipe's model must be the one "
             "that the weights are of. `vitral show FOLDER init.weights=…` writes such a recipe."
         )
-    return found.state_dict()
+    return found
+
+
+def _about(weights: str, start: Pretrained) -> dict[str, str]:
+    """What goes on with the weights, wherever they are taken: where they began, and their licence."""
+    origin = weights if weights.startswith("hf:") else last_name(weights)
+    licence = {name: start.about[name] for name in ("licence",) if name in start.about}
+    return {"origin": start.about.get("origin", origin), **licence}
 
 
 def prepared(recipe: Recipe, splits: NDArray[np.str_] | None = None, *, to_train: bool = True) -> Plan:

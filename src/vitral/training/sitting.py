@@ -276,7 +276,8 @@ class Sitting:
             if finished:
                 learner.settle(self.plan.batches, after=self.progress.step)
             if all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
-                weights = Weights(model, self.plan.preprocess, self.plan.pack.index.class_names)
+                names, about = self.plan.pack.index.class_names, dict(self.plan.about)
+                weights = Weights(model, self.plan.preprocess, names, about)
                 self.run.write_weights(weights, self.record)
                 if finished and (doubt := calibrate(model, self.plan.pack, self.plan.preprocess)):
                     self.run.write_calibration(doubt)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vitral.data.decode import ENDINGS
 from vitral.data.preprocess import Preprocess
-from vitral.data.sources.named import data_directory
+from vitral.data.sources.named import NAMED, data_directory
 from vitral.errors import RecipeError, WeightsError
 from vitral.model.config import Resample, ViTConfig
 from vitral.model.vit import ViT
@@ -23,6 +23,7 @@ from vitral.weights.known import KNOWN
 from vitral.weights.names import Family, Tensors, family_of, renamed
 from vitral.weights.own import Weights, read_weights
 from vitral.weights.pixels import read_processor, read_timm
+from vitral.weights.resnet import is_resnet
 from vitral.weights.stored import Stored, of_module, read_stored
 
 FAMILIES = (*huggingface.FAMILIES, *torchvision.FAMILIES, *google.FAMILIES, *timm.FAMILIES)
@@ -58,7 +59,10 @@ class Pretrained(Weights):
             return ()
         rows = [f"Of the weights, {what}: {words}." for what, words in self.loaded.rows if what in ("new", "left over")]
         guessed = [fact for fact, who in self.loaded.facts if who.startswith("as is usual")]
-        told = f"The file does not tell, so as is usual for {self.loaded.family}: {', '.join(guessed)}."
+        told = (
+            f"Nothing beside the weights tells, so as is usual for {self.loaded.family}: {', '.join(guessed)}. "
+            "An about.json there can tell otherwise (docs/engineer.md)."
+        )
         return (*rows, told) if guessed else tuple(rows)
 
 
@@ -138,6 +142,8 @@ def _meant(path: Path) -> str:
         or [name for name in runs if Path(name).name == path.name]
     ):
         return f"Did you mean {near[0]}?"
+    if str(path) in NAMED:
+        return "That is a set of pictures: the model comes first."
     return "`vitral ls` lists the runs here, `vitral ls weights` weights worth having."
 
 
@@ -227,6 +233,8 @@ def _family(stored: Stored) -> Family:
             f"{stored.where} has the names of vit-pytorch, whose ViT has norms around its patch layer and heads of any "
             "size. No checkpoints of it are in use, so ours has no such parts (docs/decisions/0011)."
         )
+    if is_resnet(stored.tensors):
+        raise WeightsError(f"{stored.where} is a CNN, and no ViT: it can teach one, with teacher.source.")
     family = family_of(stored.tensors, FAMILIES)
     if family is None:
         known = ", ".join(dict.fromkeys(one.name for one in FAMILIES))

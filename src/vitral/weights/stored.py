@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from vitral.data.decode import ENDINGS
 from vitral.errors import WeightsError
 
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".th", ".pickle")
@@ -112,6 +114,10 @@ def _file_in(folder: Path) -> Path:
         raise WeightsError(refusal(pickles[0]))
     if others:
         raise WeightsError(f"{folder} has several files of weights: name one, such as {others[0]}.")
+    if any(path.suffix.lower() in ENDINGS for path in islice(folder.rglob("*"), 1_000)):
+        raise WeightsError(
+            f"{folder} is a folder of pictures, and a run or weights were expected: the model comes first."
+        )
     raise WeightsError(f"{folder} is no run, and has no model.safetensors.")
 
 

@@ -21,7 +21,7 @@ export const CIVIDIS = Array.from({ length: 256 }, (_, level) =>
   [0, 2, 4].map((at) => parseInt(TABLE.slice(6 * level + at, 6 * level + at + 2), 16)),
 );
 
-const BRIGHTEST = 0.03; // of the patches, which all have the brightest colour: as in the figures (look/lit.py)
+const BRIGHTEST = 0.03; // of the patches, which all have the brightest colour: as in the figures (look/figures.py)
 export const LEAST = 1e-12; // where a scale ends at which nearly all patches have nothing
 
 /** Where the scale of a map ends, with `BRIGHTEST` of its patches above. In many models a few patches of the
