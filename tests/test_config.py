@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from vitral import RecipeError, ViTConfig
-from vitral.model.config import SIZES, Head, Mlp
+from vitral.model.config import SIZES, Blocks, Mlp
 
 
 def test_the_default_is_the_papers_base_model() -> None:
@@ -34,7 +34,7 @@ def test_the_default_is_the_papers_base_model() -> None:
         ({"positions": {"kind": "none", "class_token": False}}, "model.positions none gives the class token no place"),
         ({"image_size": (16,)}, "image_size is missing, or has too few numbers."),
         ({"stem": {"kind": "linear", "bias": 1}}, "stem.bias is 1, and should be true or false."),
-        ({"head": {"kind": "none", "std": 0.1}, "classes": 0}, "model.head none has no classifier: std does not go"),
+        ({"blocks": {"start": "torch", "init_std": 0.1}}, "torch has PyTorch's own matrices: leave init_std out"),
         ({"head": "none"}, "model.head none has no classes: set model.classes=0."),
         ({"mlp": {"kind": "gelu", "ratoi": 3}}, "There is no setting mlp.ratoi. Did you mean mlp.ratio?"),
         ({"mlp": {"ratio": 1e-9}}, "model.mlp.ratio 1e-09 of model.width 768 leaves nothing."),
@@ -94,8 +94,10 @@ def test_a_part_is_a_word_or_a_table() -> None:
 
 def test_what_an_older_version_can_run_it_can_read() -> None:
     """A setting that came later is written only where it is used."""
-    assert ViTConfig(head=Head(kind="mlp", size=8)).write()["head"] == {"kind": "mlp", "size": 8}
-    assert ViTConfig(head=Head(std=0.04)).write()["head"] == {"kind": "linear", "size": 0, "std": 0.04}
+    older = ViTConfig(blocks=Blocks(norm_eps=1e-5)).write()
+    assert set(older["blocks"]) == {"kind", "norm_eps", "first_norm", "layer_scale", "init_std"}
+    newer = ViTConfig(blocks=Blocks(start="torch"))
+    assert newer.write()["blocks"]["start"] == "torch" and ViTConfig.read(newer.write()) == newer
 
 
 def test_a_config_cannot_be_changed() -> None:

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from conftest import TINY
 from vitral import DataError, RecipeError, ViT, ViTConfig, patchify, unpatchify
 from vitral.model import vit
-from vitral.model.config import Head, Resample, Tokens
+from vitral.model.config import Blocks, Resample
 from vitral.model.heads import HEADS, PRE_LOGITS
 from vitral.model.mlps import MLPS
 from vitral.model.pools import POOLED_WIDTHS, POOLS
@@ -180,9 +180,11 @@ def test_initial_values_are_as_stated() -> None:
     assert model.patch_embed.proj.weight.std().item() == pytest.approx((8 * 8 * 3) ** -0.5, rel=0.03)
     assert not model.cls_token.any() and not model.head.weight.any()
     assert not any(p.any() for name, p in model.named_parameters() if name.endswith("bias"))
-    spread = ViT(ViTConfig(width=256, depth=1, heads=4, tokens=Tokens(kind="distilled"), head=Head(std=0.04)))
-    for head in (spread.head, spread.head_dist):
-        assert head.weight.std().item() == pytest.approx(0.04, rel=0.02) and not head.bias.any()
+    as_torch = ViT(model.config.model_copy(update={"blocks": Blocks(start="torch")}))
+    for layer in (as_torch.head, as_torch.patch_embed.proj, as_torch.blocks[1].attn.qkv, as_torch.blocks[0].mlp.fc2):
+        bound = layer.weight[0].numel() ** -0.5  # uniform, biases too
+        assert bound * 0.98 < layer.weight.abs().max() <= bound and 0 < layer.bias.abs().max() <= bound
+    assert not as_torch.cls_token.any() and as_torch.pos_embed.std().item() == pytest.approx(0.02, rel=0.05)
     norms = [m for m in model.modules() if isinstance(m, nn.LayerNorm)]
     assert len(norms) == 5 and all((m.weight == 1).all() for m in norms)
 

@@ -36,7 +36,6 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
     if kind.startswith("learned"):
         positions["resample"] = draw(st.sampled_from(sorted(RESAMPLE)))
     head = draw(st.sampled_from(["linear", "mlp", "none"]))
-    std = draw(st.sampled_from([0.0, 0.5])) if head != "none" else 0.0
     return {
         "image_size": [patch * draw(st.integers(1, 4)), patch * draw(st.integers(1, 4))],
         "patch_size": patch,
@@ -61,13 +60,13 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
             "kind": "pre-norm",
             "first_norm": draw(st.booleans()),
             "layer_scale": draw(st.sampled_from([0.0, 0.1])),
-            "init_std": draw(st.sampled_from([0.0, 0.5])),
+            **draw(st.sampled_from([{}, {"init_std": 0.5}, {"start": "torch"}])),
         },
         "pool": {
             "kind": draw(st.sampled_from(["class", "mean", "class-mean"])),
             "norm": draw(st.sampled_from(["before", "after", "none"])),
         },
-        "head": {"kind": head, "std": std},
+        "head": head,
     }
 
 

@@ -18,8 +18,8 @@ SOURCE = ROOT / "src" / "vitral"
 
 # Each may import what stands left of it. A tuple: rooms that do not know each other.
 ORDER = [
-    ("errors", "version", "files"),
-    ("settings",),
+    ("errors", "version"),
+    ("files", "settings"),
     ("model", "data"),
     ("recipe", "weights"),
     ("run",),

@@ -83,6 +83,17 @@ class Blocks(Part):
     first_norm: StrictBool = Field(default=False, description="a norm before the first block, as in CLIP")
     layer_scale: float = Field(default=0.0, ge=0, description="what LayerScale starts with; 0: none")
     init_std: float = Field(default=0.0, ge=0, description="matrices start as N(0, std²); 0: Xavier, as in the paper")
+    start: Literal["paper", "torch"] = Field(
+        default="paper",
+        exclude_if=lambda start: start == "paper",  # it came after format 1
+        description="torch: all layers of the model start with PyTorch's own values",
+    )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.start == "torch" and self.init_std:
+            raise ValueError("model.blocks.start torch has PyTorch's own matrices: leave init_std out.")
+        return self
 
 
 class Pool(Part):
@@ -98,17 +109,9 @@ class Head(Part):
 
     kind: Literal["linear", "mlp", "hidden", "none"] = "linear"
     size: StrictInt = Field(default=0, ge=0, le=65_536, description="of the hidden layer; 0: as what it sees")
-    std: float = Field(
-        default=0.0,
-        ge=0,
-        exclude_if=lambda std: std == 0,  # it came after format 1
-        description="classifiers start as N(0, std²); 0: at zero, as in the paper",
-    )
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if self.std and self.kind in ("hidden", "none"):
-            raise ValueError(f"model.head {self.kind} has no classifier: std does not go with it.")
         if self.size and self.kind in ("linear", "none"):
             raise ValueError(f"model.head {self.kind} has no hidden layer: size does not go with it.")
         return self
@@ -142,7 +145,7 @@ class ViTConfig(Settings):
     stem: Stem = Field(default=Stem(), description="linear, conv or whitened")
     attention: Attend = Field(default=Attend(), description="softmax; bias = true, qk_norm = false")
     mlp: Mlp = Field(default=Mlp(), description="gelu, gelu-tanh, gelu-quick or swiglu; ratio = 4.0")
-    blocks: Blocks = Field(default=Blocks(), description="pre-norm; norm_eps, first_norm, layer_scale, init_std")
+    blocks: Blocks = Field(default=Blocks(), description="pre-norm; norm_eps, first_norm, layer_scale, init_std, start")
     pool: Pool = Field(default=Pool(), description="class, mean or class-mean; norm = before, after or none")
     head: Head = Field(default=Head(), description="linear, mlp, hidden or none")
 
@@ -225,6 +228,10 @@ class ViTConfig(Settings):
             raise ValueError(
                 f"model.heads {self.heads} does not divide model.width {self.width}. "
                 f"{_divisors(self.width)} do. Set model.heads=… or choose another model.width."
+            )
+        if self.start == "torch" and self.blocks.init_std:
+            raise ValueError(
+                "model.start torch has PyTorch's own values for matrices: leave model.blocks.init_std out."
             )
         self._parts_fit()
         return self

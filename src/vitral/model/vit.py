@@ -195,20 +195,21 @@ class ViT(nn.Module):
     def initialise(self) -> None:
         """As in the paper's own code: matrices Xavier-uniform (q, k and v each for itself) or N(0, init_std²), biases
         zero, positions N(0, std²), class token zero, convolutions N(0, 1/fan-in); norms start as the identity, and the
-        head at zero, so that no class is preferred before the first step, or as N(0, std²). Other extra tokens start
-        as N(0, 0.02²)."""
-        for name, parameter in self.named_parameters():
+        head at zero: no class is preferred before the first step. Other extra tokens start as N(0, 0.02²).
+        With `blocks.start = "torch"` layers keep the values that PyTorch made them with, as in most tutorials."""
+        layers = [layer for layer in self.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+        made = {id(p) for layer in layers for p in layer.parameters()} if self.config.blocks.start == "torch" else set()
+        parameters = [(name, parameter) for name, parameter in self.named_parameters() if id(parameter) not in made]
+        for name, parameter in parameters:
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
             elif parameter.ndim == 2:
                 for matrix in parameter.chunk(3) if name.endswith("qkv.weight") else [parameter]:
                     fill_matrix(matrix, self.config)
         stds = {"dist_token": 0.02, "reg_token": 0.02, "pos_embed": self.config.positions.std}
-        for name, parameter in self.named_parameters():
-            if name == "cls_token":
+        for name, parameter in parameters:
+            if name == "cls_token" or name.startswith("head"):
                 nn.init.zeros_(parameter)
-            elif name.startswith("head") and parameter.ndim == 2:
-                nn.init.normal_(parameter, std=self.config.head.std)
             elif parameter.ndim >= 3:  # tokens and tables; else a convolution, which gets 1/√fan-in
                 nn.init.normal_(parameter, std=stds.get(name, parameter[0].numel() ** -0.5))
 

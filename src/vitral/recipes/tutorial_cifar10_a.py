@@ -9,7 +9,7 @@ All of train and no validation set, pixels from 0 to 1, no augmentation, as in t
 """
 
 from vitral.data.config import Data
-from vitral.model.config import Blocks, Head, Positions, ViTConfig
+from vitral.model.config import Blocks, Positions, ViTConfig
 from vitral.recipe import Adam, Recipe, Schedule, Train
 
 tutorial_cifar10_a = Recipe(
@@ -20,10 +20,8 @@ tutorial_cifar10_a = Recipe(
         depth=6,
         heads=3,
         classes=10,
-        # Hers start with PyTorch's own values, which for matrices from 192 numbers have a spread of 1/√(3 · 192).
         positions=Positions(std=0.0),
-        blocks=Blocks(norm_eps=1e-5, init_std=0.04),
-        head=Head(std=0.04),
+        blocks=Blocks(norm_eps=1e-5, start="torch"),
     ),
     data=Data(source="cifar10", mean=(0.0,) * 3, std=(1.0,) * 3),
     train=Train(
