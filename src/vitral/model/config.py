@@ -229,10 +229,6 @@ class ViTConfig(Settings):
                 f"model.heads {self.heads} does not divide model.width {self.width}. "
                 f"{_divisors(self.width)} do. Set model.heads=… or choose another model.width."
             )
-        if self.start == "torch" and self.blocks.init_std:
-            raise ValueError(
-                "model.start torch has PyTorch's own values for matrices: leave model.blocks.init_std out."
-            )
         self._parts_fit()
         return self
 
