@@ -34,7 +34,10 @@ def test_the_default_is_the_papers_base_model() -> None:
         ({"positions": {"kind": "none", "class_token": False}}, "model.positions none gives the class token no place"),
         ({"image_size": (16,)}, "image_size is missing, or has too few numbers."),
         ({"stem": {"kind": "linear", "bias": 1}}, "stem.bias is 1, and should be true or false."),
-        ({"blocks": {"start": "torch", "init_std": 0.1}}, "torch has PyTorch's own matrices: leave init_std out"),
+        (
+            {"blocks": {"start": "torch", "init_std": 0.1}},
+            "model.blocks.start torch has PyTorch's own matrices: leave init_std out.",
+        ),
         ({"head": "none"}, "model.head none has no classes: set model.classes=0."),
         ({"mlp": {"kind": "gelu", "ratoi": 3}}, "There is no setting mlp.ratoi. Did you mean mlp.ratio?"),
         ({"mlp": {"ratio": 1e-9}}, "model.mlp.ratio 1e-09 of model.width 768 leaves nothing."),
