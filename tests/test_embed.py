@@ -153,6 +153,24 @@ def test_a_run_is_embedded_and_asked_for_what_is_alike(trained: Run, seven: NDAr
         assert drawn.width > 500
 
 
+@pytest.mark.parametrize("count", [3, 6])
+def test_pictures_need_not_be_sorted(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRAL_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shoebox").mkdir()
+    for number in range(count):
+        pixels = np.random.default_rng(number).integers(0, 255, (32, 32, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "shoebox" / f"{number}.png")
+    asked = ["embed", str(WEIGHTS), "shoebox", "--nearest", "shoebox/1.png", "-k", "1"]
+    result = CliRunner().invoke(vitral, asked)
+    assert result.exit_code == 0, result.output
+    assert f"{count} pictures, 32 numbers each." in result.output and "shoebox" in result.output
+    assert ("too few for a map" in result.output) == (count == 3)
+    with np.load(tmp_path / "embeddings" / "shoebox" / "timm_vit" / "embeddings.npz") as file:
+        assert file["class_names"].tolist() == ["unsorted"] and len(file["vectors"]) == count
+    assert "no class folders" in CliRunner().invoke(vitral, ["probe", str(WEIGHTS), "shoebox"]).output
+
+
 def test_groups_stay_together_on_the_plane() -> None:
     random = np.random.default_rng(0)
     labels = np.arange(120) % 3

@@ -40,9 +40,10 @@ def command(
 ) -> None:
     """Write what a model sees in each picture as vectors, draw a map of them, find pictures that are alike.
 
-    RUN|WEIGHTS is a run, a file or folder of weights, a name in weights/ of the data directory, or hf:org/model.
-    Vectors go to embeddings.npz (samples, labels, class_names, splits, vectors), the map (t-SNE) to map.png. The same
-    command goes on where it was interrupted, and where all is done only looks for what is nearest.
+    RUN|WEIGHTS is a run, a file or folder of weights, a name in weights/ of the data directory, or hf:org/model. The
+    pictures need not be sorted into classes. Vectors go to embeddings.npz (samples, labels, class_names, splits,
+    vectors), the map (t-SNE) to map.png. The same command goes on where it was interrupted, and where all is done only
+    looks for what is nearest.
     """
     from vitral.evaluation.embed import embed
     from vitral.evaluation.probe import name_of
@@ -64,6 +65,8 @@ def command(
     console.print(f"{pictures:,} pictures, {width:,} numbers each.", style="bold")
     if nearest:
         _tell(found, nearest)
+    if not (folder / "map.png").exists():
+        console.print("They are too few for a map.")
     files = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in (".npz", ".png")))
     console.print(f"Look at {folder}/: {files}", soft_wrap=True)
 

@@ -44,10 +44,10 @@ def print_table(made: Table) -> None:
 def duration(seconds: float) -> str:
     """As one says it.
 
-    >>> duration(48.6), duration(150), duration(9000)
-    ('49 s', '2 min 30 s', '2 h 30 min')
+    >>> duration(0.2), duration(48.6), duration(150), duration(9000)
+    ('1 s', '49 s', '2 min 30 s', '2 h 30 min')
     """
-    whole = round(seconds)
+    whole = max(1, round(seconds))
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:

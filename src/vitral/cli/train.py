@@ -133,7 +133,7 @@ def _asked(name: str, settings: dict[str, Any], goes_on: Path | None) -> "Recipe
         console.print(f"{name} is the named set here; the folder {name} is written ./{name}.")
     for why in chosen.why:
         console.print(printable(why))
-    words = [name, *(f"{key}={value}" for key, value in settings.items() if key == "init.weights")]
+    words = [name, *(f"{key}={value}" for key, value in settings.items())]
     console.print(f"To change any of that: vitral show {printable(shlex.join(words))} > mine.toml\n", soft_wrap=True)
     return chosen.recipe
 

@@ -72,7 +72,7 @@ class Beside:
     def verdict(self) -> str:
         """In a sentence or two, for somebody who wants to know whether to trust the model."""
         told = f"{self.method[0].upper()}{self.method[1:]} has {self.accuracy:.1%}"
-        differ = f"where the two differ, the model is right {self.gained:,} times and that {self.lost:,} times"
+        differ = f"where the two differ, the model is right {_times(self.gained)} and that {_times(self.lost)}"
         needs = "It needs more pictures; more time helps only while the validation loss still falls."
         if self.kind == "few":
             few = f"{self.pictures} picture{'s' if self.pictures > 1 else ''}"
@@ -147,3 +147,7 @@ def _pixels(pack: Pack, numbers: NDArray[np.int64]) -> NDArray[np.float32]:  # â
         small = interpolate(images, _size(pack), mode="bilinear", antialias=True)
         blocks.append(small.flatten(1).numpy())
     return np.concatenate(blocks)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"

@@ -116,15 +116,16 @@ class Embedded:
 def embed(weights: str | Path, source: str | Path | Data, out: str | Path, *, tell: Tell = silent) -> Embedded:
     """Write what a model sees in each picture of a source as vectors into the folder `out`, and draw a map of them.
 
-    `weights` is what `load_pretrained` takes, `source` what `vitral check` takes. The vector of a picture is what the
-    model's head sees. The same call goes on where one was interrupted, and where all is done only reads it.
+    `weights` is what `load_pretrained` takes, `source` what `vitral check` takes, or pictures that nobody has sorted
+    into classes. The vector of a picture is what the model's head sees. The same call goes on where one was
+    interrupted, and where all is done only reads it.
 
     >>> embedded = embed("runs/flowers", "other-flowers", "embeddings/flowers")  # doctest: +SKIP
     >>> embedded.nearest("rose.jpg", 3)[0].label  # doctest: +SKIP
     'rose'
     """
     folder = Path(out)
-    pretrained, packed = opened(weights, source, tell)
+    pretrained, packed = opened(weights, source, tell, unsorted=True)
     numbers = readable(packed)
     with _alone(folder):
         vectors = _written(pretrained, packed, numbers, folder, tell)
@@ -139,12 +140,14 @@ def embed(weights: str | Path, source: str | Path | Data, out: str | Path, *, te
 # What probe shares
 
 
-def opened(weights: str | Path, source: str | Path | Data, tell: Tell) -> tuple[Pretrained, Pack]:
+def opened(
+    weights: str | Path, source: str | Path | Data, tell: Tell, unsorted: bool = False
+) -> tuple[Pretrained, Pack]:
     """A model, and pictures prepared as it wants them."""
     data = source if isinstance(source, Data) else Data(source=str(source))
     pretrained = load_pretrained(weights)
     pretrained.model.eval()
-    steps = packing(open_source(data), pretrained.preprocess, data_directory(data.directory))
+    steps = packing(open_source(data, unsorted), pretrained.preprocess, data_directory(data.directory))
     while True:
         try:
             told = next(steps)

@@ -24,7 +24,7 @@ class Weights:
 
     model: ViT
     preprocess: Preprocess
-    class_names: tuple[str, ...]
+    class_names: tuple[str, ...] = field(repr=False)  # there may be a thousand
     about: dict[str, str] = field(default_factory=dict)
 
 

@@ -72,8 +72,10 @@ class Pixels:
         return digest_of(self.images[number]).hex()
 
 
-def open_source(data: Data) -> Index:
+def open_source(data: Data, unsorted: bool = False) -> Index:
     """The pictures behind `data.source`. Nothing is decoded yet but a few, to see whether they have colours.
+
+    `unsorted` accepts folders and archives whose pictures have no classes.
 
     >>> open_source(Data(source="digits")).class_names[:3]
     ('0', '1', '2')
@@ -88,9 +90,9 @@ def open_source(data: Data) -> Index:
         return open_named(source, data)
     # Not path.is_dir() and the like: they raise an error where the user may not look.
     if os.path.isdir(path):
-        return open_folder(path, data)
+        return open_folder(path, data, unsorted=unsorted)
     if os.path.isfile(path) and path.name.lower().endswith(archive.ENDINGS):
-        return open_archive(path, data)
+        return open_archive(path, data, unsorted)
     if os.path.isfile(path) and path.suffix.lower() in table.ENDINGS:
         return open_table(path, data)
     if os.path.exists(path):
@@ -122,27 +124,27 @@ def open_named(name: str, data: Data) -> Index:
     return _completed(data, Pixels(read.images), samples, read.class_names, read.labels, read.splits, official=True)
 
 
-def open_folder(folder: Path, data: Data, official: bool = False) -> Index:
+def open_folder(folder: Path, data: Data, official: bool = False, unsorted: bool = False) -> Index:
     """A folder with class folders, with or without `train/ val/ test/` above them."""
     from vitral.data.sources.folder import Files, files_below
     from vitral.data.sources.layout import arrange
 
     files, notes = files_below(folder)
-    found = arrange(files, data.source)
+    found = arrange(files, data.source, unsorted)
     storage = Files(folder / found.root, found.paths)
     notes = notes + found.notes
     index = _index(data, storage, found.paths, found.classes, found.splits, notes=notes, official=official)
     return replace(index, unread=tuple(found.unread))
 
 
-def open_archive(path: Path, data: Data) -> Index:
+def open_archive(path: Path, data: Data, unsorted: bool = False) -> Index:
     """A zip or tar of such a folder."""
     from vitral.data.sources import archive
     from vitral.data.sources.layout import arrange
     from vitral.data.sources.named import data_directory
 
     opened, notes = archive.open_archive(path, data_directory(data.directory))
-    found = arrange(list(opened.paths), data.source)
+    found = arrange(list(opened.paths), data.source, unsorted)
     storage = opened.only(found.root, found.paths)
     index = _index(data, storage, found.paths, found.classes, found.splits, notes=notes + found.notes)
     return replace(index, unread=tuple(found.unread))

@@ -70,8 +70,12 @@ def few(names: Sequence[str]) -> str:
     return ", ".join(map(shown, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-def arrange(files: list[str], source: str) -> Layout:
-    """The pictures among the files of a source, `/` between the folders, with their classes and splits."""
+UNSORTED = "unsorted"  # the one class of pictures that nobody has sorted
+
+
+def arrange(files: list[str], source: str, unsorted: bool = False) -> Layout:
+    """The pictures among the files of a source, `/` between the folders, with their classes and splits; where it is
+    asked for, also those that have no classes."""
     paths, unread, notes = _pictures(files, source)
     tables = [path for path in files if path.lower().endswith(table.ENDINGS)]
     help_ = "Give each class a folder, or a CSV file with the columns path and label."
@@ -82,6 +86,8 @@ def arrange(files: list[str], source: str) -> Layout:
     inside = {folder[len(root) :]: count for folder, count in counts.items() if folder.startswith(root)}
     places, said = _places(inside, source, help_)
     names = {name for name, _ in places.values()} - {""}
+    if not names and unsorted:
+        return Layout("", paths, [UNSORTED] * len(paths), [""] * len(paths), notes, unread)
     if not names:
         raise DataError(f"{source} has {_pictures_of(len(paths))} and no class folders. {help_}")
     if len(names) == 1 and tables:  # `images/` and `labels.csv`
