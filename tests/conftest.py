@@ -15,7 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from vitral import Run, ViTConfig, train
+from vitral import Run, ViTConfig, events, train
 from vitral.recipe import Recipe
 from vitral.recipes import digits
 
@@ -28,6 +28,14 @@ TINY = ViTConfig(image_size=32, patch_size=8, width=32, depth=2, heads=4, classe
 def slowly(*cases: object) -> list[object]:
     """Cases of a parametrized test that `make test-slow` runs: one that stands for them stays with `make test`."""
     return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+def stopped(recipe: Recipe, out: Path, after: int) -> Path:
+    """A run that was stopped after so many steps."""
+    happening = events(recipe, out=out)
+    next(event for event in happening if getattr(event, "step", 0) == after)
+    happening.close()
+    return out
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from conftest import FIXTURES
+from conftest import FIXTURES, stopped
 from vitral import RecipeError, Run, RunError, events, load_pretrained, train
 from vitral.recipe import Recipe
 from vitral.recipes.choose import choose
@@ -116,10 +116,7 @@ def test_views_are_fixed_and_come_in_turn(pictures: Path) -> None:
 def test_a_run_from_weights_resumes_to_the_bit(pictures: Path, tmp_path: Path) -> None:
     recipe = asked(pictures, init__mode="full", init__freeze=2, init__thaw=0.6, train__epochs=2)
     whole = train(recipe, out=tmp_path / "whole")
-    happening = events(recipe, out=tmp_path / "stopped")
-    next(event for event in happening if getattr(event, "step", 0) == 3)
-    happening.close()
-    again = train(out=tmp_path / "stopped", resume=True)
+    again = train(out=stopped(recipe, tmp_path / "stopped", after=3), resume=True)
     for name, tensor in whole.weights().model.state_dict().items():
         assert torch.equal(tensor, again.weights().model.state_dict()[name])
     assert not same(whole, "blocks.0.attn.qkv.weight")  # it has thawed
@@ -135,10 +132,7 @@ def test_a_measured_stem_that_thaws_resumes_to_the_bit_and_its_average_is_settle
     recipe = choose(str(pictures), given | {"train.ema": 0.9}).recipe
     assert recipe.init.mode == "gentle"  # who freezes some blocks does not want a probe
     whole = train(recipe, out=tmp_path / "whole")
-    happening = events(recipe, out=tmp_path / "stopped")
-    next(event for event in happening if getattr(event, "step", 0) == 6)
-    happening.close()
-    again = train(out=tmp_path / "stopped", resume=True)
+    again = train(out=stopped(recipe, tmp_path / "stopped", after=6), resume=True)
     start, state, resumed = (run.weights().model.state_dict() for run in (before, whole, again))
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in state.items())
     # Measured anew for the averaged weights, and not those of the last step.
@@ -161,10 +155,7 @@ def test_a_probe_from_a_run_of_our_own_keeps_all_but_the_head(pictures: Path, tm
     given = {"init.weights": str(before.folder), "train.epochs": 2, "train.batch_size": 8, "train.baseline": False}
     recipe = choose(str(pictures), given | {"train.ema": 0.9, "train.optimizer": optimizer}).recipe
     whole = train(recipe, out=tmp_path / "whole")
-    happening = events(recipe, out=tmp_path / "stopped")
-    next(event for event in happening if getattr(event, "step", 0) == 3)
-    happening.close()
-    again = train(out=tmp_path / "stopped", resume=True)
+    again = train(out=stopped(recipe, tmp_path / "stopped", after=3), resume=True)
     start, state, resumed = (run.weights().model.state_dict() for run in (before, whole, again))
     for name, tensor in state.items():
         assert torch.equal(tensor, resumed[name])
@@ -174,14 +165,12 @@ def test_a_probe_from_a_run_of_our_own_keeps_all_but_the_head(pictures: Path, tm
 def test_other_weights_in_between_are_noticed(pictures: Path, tmp_path: Path) -> None:
     shutil.copytree(WEIGHTS, tmp_path / "weights")
     recipe = asked(pictures).changed({"init.weights": str(tmp_path / "weights")})
-    happening = events(recipe, out=tmp_path / "run")
-    next(event for event in happening if getattr(event, "step", 0) == 2)
-    happening.close()
+    run = stopped(recipe, tmp_path / "run", after=2)
     path = tmp_path / "weights" / "model.safetensors"
     tensors = load_file(path)
     save_file(tensors | {"norm.bias": tensors["norm.bias"] + 1}, path)
     with pytest.raises(RunError, match="are not those that .* was begun with"):
-        train(out=tmp_path / "run", resume=True)
+        train(out=run, resume=True)
 
 
 @pytest.mark.parametrize("settings", [{"model.image_size": 48}, {"model.image_size": [48, 32]}, {"model.channels": 1}])

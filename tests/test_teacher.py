@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from conftest import quick_digits
-from vitral import Classifier, RecipeError, Run, RunError, events, train
+from conftest import quick_digits, stopped
+from vitral import Classifier, RecipeError, Run, RunError, train
 from vitral.data.batches import in_order
 from vitral.evaluation.answers import answers
 from vitral.recipe import Recipe
@@ -122,10 +122,7 @@ def test_an_onnx_file_says_what_its_layer_says(tmp_path: Path) -> None:
 def test_a_taught_run_trains_resumes_and_is_used(trained: Run, tmp_path: Path) -> None:
     recipe = taught(trained.folder, teacher__sees="picture")
     whole = train(recipe, out=tmp_path / "whole")
-    happening = events(recipe, out=tmp_path / "stopped")
-    next(event for event in happening if getattr(event, "step", 0) == 2)
-    happening.close()
-    again = train(out=tmp_path / "stopped", resume=True)
+    again = train(out=stopped(recipe, tmp_path / "stopped", after=2), resume=True)
     for name, tensor in whole.weights().model.state_dict().items():
         assert torch.equal(tensor, again.weights().model.state_dict()[name])
     assert Classifier.load(whole).predict(np.zeros((8, 8), np.uint8)).label in "0123456789"
@@ -183,12 +180,10 @@ def test_what_is_wrong_with_a_teacher_is_told(name: str, told: str, tmp_path: Pa
 def test_another_teacher_in_between_is_noticed(tmp_path: Path) -> None:
     source = tmp_path / "mine.py"
     source.write_text("def teach(images): return images.flatten(1)[:, :10]\n")
-    happening = events(taught(f"{source}:teach"), out=tmp_path / "run")
-    next(event for event in happening if getattr(event, "step", 0) == 2)
-    happening.close()
+    run = stopped(taught(f"{source}:teach"), tmp_path / "run", after=2)
     source.write_text("def teach(images): return images.flatten(1)[:, 10:20]\n")
     with pytest.raises(RunError, match="is not the one that .* was begun with"):
-        train(out=tmp_path / "run", resume=True)
+        train(out=run, resume=True)
 
 
 @pytest.mark.slow
