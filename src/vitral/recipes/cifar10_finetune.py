@@ -19,7 +19,7 @@ cifar10_finetune = Recipe(
     train=Train(
         budget="30m",
         batch_size=128,
-        optimizer=AdamW(learning_rate=5e-4, weight_decay=0.05),
+        optimizer=AdamW(learning_rate=1e-3, weight_decay=0.05),
         warmup=0.1,
         clip=1.0,
         label_smoothing=0.1,
