@@ -468,11 +468,11 @@ def test_the_command_serves_until_ctrl_c_and_ends_quietly(path: Path) -> None:
             line = process.stdout.readline()  # type: ignore[union-attr]
             assert "is under glass at http://127.0.0.1:" in line
             port = int(line.split("127.0.0.1:")[1].split("/")[0])
-            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
                 connection.request("GET", "/api/model")
                 assert json.loads(connection.getresponse().read())["depth"] == 3
                 process.send_signal(signal.SIGINT)  # while a page is open
-                rest, errors = process.communicate(timeout=20)
+                rest, errors = process.communicate(timeout=120)
         finally:
             process.kill()
     assert (process.returncode, rest.strip(), errors) == (0, "", "")

@@ -1,6 +1,7 @@
 """CIFAR-10 within minutes, with a CNN as teacher.     vitral train cifar10-distilled
 
-Accuracy: not measured yet. A first try at 700 steps had 77.4 % of the test pictures, and without the teacher 77.9 %.
+Accuracy at its budget: not measured yet. After 700 steps, 78.3 % of 5,000 training pictures held out, and without the
+teacher 78.4 % (with temperature 4 and weight 0.9: 77.7 %): so far the teacher brings nothing.
 """
 
 from vitral.recipe import Teacher
