@@ -2,6 +2,7 @@
 
 96.4 ± 0.8 % of 75 test pictures (96.0, 97.3, 96.0: seeds 0, 1, 2; the probe's interval is 88.9 to 98.6 %), 5 minutes on
 one busy core.
+Over all 300 pictures, each held out once: 293 right, 97.7 % (95.3 to 98.9 %; python benchmarks/folds.py food-finetune).
 """
 
 from vitral.recipe import Init, Recipe
