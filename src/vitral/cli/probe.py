@@ -11,10 +11,10 @@ from vitral.cli import completion
 from vitral.cli.embed import data_of, progress
 from vitral.cli.terminal import console, duration, print_table, printable, table
 
-SHOWN = 3  # pictures that it has wrong
-
 if TYPE_CHECKING:
     from vitral.evaluation.probe import Method, Probed
+
+SHOWN = 3  # pictures that it has wrong
 
 
 @click.command()

@@ -16,11 +16,12 @@ from vitral.data.preprocess import Preprocess
 from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import RecipeError
+from vitral.evaluation.probe import name_of
 from vitral.model.config import ViTConfig
 from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
 from vitral.recipe import Init, Recipe, Rising, parse_budget
-from vitral.run import Choices, DataIdentity, Machine, Record, last_name
+from vitral.run import Choices, DataIdentity, Machine, Record
 from vitral.training.frozen import freeze, kept
 from vitral.training.learner import Learner
 from vitral.training.teacher import find_teacher, lesson
@@ -146,9 +147,9 @@ def _start(init: Init, config: ViTConfig, class_names: tuple[str, ...]) -> Pretr
 
 def _about(weights: str, start: Pretrained) -> dict[str, str]:
     """What goes on with the weights, wherever they are taken: where they began, and their licence."""
-    origin = weights if weights.startswith("hf:") else last_name(weights)
-    licence = {name: start.about[name] for name in ("licence",) if name in start.about}
-    return {"origin": start.about.get("origin", origin), **licence}
+    origin = weights if weights.startswith("hf:") else name_of(weights)
+    about = {"origin": start.about.get("origin", origin), "licence": start.about.get("licence", "")}
+    return {name: told for name, told in about.items() if told}
 
 
 def prepared(recipe: Recipe, splits: NDArray[np.str_] | None = None, *, to_train: bool = True) -> Plan:
