@@ -190,11 +190,19 @@ def test_with_all_blocks_frozen_the_last_norm_still_learns(pictures: Path, tmp_p
     assert not same(run, "norm.weight") and same(run, "blocks.1.mlp.fc2.weight")
 
 
+def numbers(module: torch.nn.Module, at_least: int = 0) -> int:
+    return sum(tensor.numel() for tensor in module.parameters() if tensor.ndim >= at_least)
+
+
 def test_the_rates_are_told_part_by_part(pictures: Path) -> None:
     learner = prepared(asked(pictures, init__mode="gentle", train__optimizer__learning_rate=0.001)).learner
-    parts = {part.name: part.rate for part in learner.optimizers.parts(learner.model)}
+    told = learner.optimizers.parts(learner.model)
+    parts = {part.name: part.rate for part in told}
     assert parts["head"] == pytest.approx(0.001) and parts["blocks.1"] == pytest.approx(0.00075)
     assert parts["blocks.0"] == pytest.approx(0.001 * 0.75**2) and parts["embedding"] == pytest.approx(0.001 * 0.75**3)
+    assert len(told) == len(parts) and sum(part.numbers for part in told) == numbers(learner.model)
+    block, first = learner.model.blocks[0], told[1]
+    assert first.numbers == numbers(block) and first.decayed == numbers(block, at_least=2)  # dimensions: matrices
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,9 @@ def _show_groups(recipe: "Recipe") -> None:
     right = ("numbers", "learning rate", "weight decay")
     listed = table("part", *right, right=right)
     for part in plan.learner.optimizers.parts(plan.learner.model):
-        rate = f"{'' if part.at_once else 'frozen, then '}{part.rate:.3g}" if part.learns else "frozen"
-        listed.add_row(part.name, f"{part.numbers:,}", rate, f"{part.decay:g}" if part.learns else "")
+        rate = f"{'' if part.at_once else 'frozen, then '}{part.rate:.2e}" if part.learns else "frozen"
+        decay = f"{part.decay:g}" + (f" on {part.decayed:,}" if 0 < part.decayed < part.numbers else "")
+        listed.add_row(part.name, f"{part.numbers:,}", rate, decay if part.learns else "")
     print_table(listed)
     console.print(f"{plan.steps:,} steps of {plan.batches.batch_size} pictures. Nothing was trained.")
 

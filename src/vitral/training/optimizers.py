@@ -41,7 +41,7 @@ class Optimizers:
 
     def parts(self, model: ViT) -> list["Part"]:
         """Every part of the model with its rate, from the embedding to the head."""
-        found: dict[tuple[str, float, float, bool, bool], int] = {}
+        found: dict[tuple[str, float, bool, bool], list[tuple[int, float]]] = defaultdict(list)
         groups = {
             id(parameter): (rate, group["weight_decay"])
             for optimizer, rates in zip(self.optimizers, self.full_rates, strict=True)
@@ -51,9 +51,18 @@ class Optimizers:
         for name, parameter in model.named_parameters():
             first, number, *_ = f"{name}.".split(".")
             part = f"blocks.{number}" if first == "blocks" else first if layer_of(name, 1) > 1 else "embedding"
-            key = (part, *groups.get(id(parameter), (0.0, 0.0)), id(parameter) in groups, parameter.requires_grad)
-            found[key] = found.get(key, 0) + parameter.numel()
-        return [Part(*told, numbers) for told, numbers in found.items()]
+            rate, decay = groups.get(id(parameter), (0.0, 0.0))
+            alike = (part, rate, id(parameter) in groups, parameter.requires_grad)
+            found[alike].append((parameter.numel(), decay))
+        return [
+            Part(
+                *alike,
+                numbers=sum(count for count, _ in counted),
+                decay=max(decay for _, decay in counted),
+                decayed=sum(count for count, decay in counted if decay),
+            )
+            for alike, counted in found.items()
+        ]
 
     def tensors(self) -> dict[str, Tensor]:
         """All that they remember, by name."""
@@ -76,14 +85,15 @@ class Optimizers:
 
 @dataclass(frozen=True)
 class Part:
-    """Some of a model's numbers that learn alike."""
+    """Some of a model's numbers that learn at one rate."""
 
     name: str  # embedding, blocks.0, …, head
     rate: float  # the full one
-    decay: float
     learns: bool
     at_once: bool  # and not only after a while
     numbers: int
+    decay: float
+    decayed: int  # of the numbers: often the matrices alone
 
 
 def make_optimizers(model: ViT, train: Train, later: bool = False) -> Optimizers:
