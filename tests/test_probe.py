@@ -126,14 +126,24 @@ def test_what_is_kept_can_be_read_again(digits: Probed, tmp_path: Path) -> None:
 
 
 def test_only_probes_of_the_same_pictures_stand_beside_it(digits: Probed, tmp_path: Path) -> None:
-    better = replace(digits, weights="better", linear=replace(digits.linear, right=360, wrong=()))
-    elsewhere = replace(digits, weights="elsewhere", pictures_sha256="0" * 64)
+    better = replace(
+        digits, weights="better", weights_sha256="b" * 64, linear=replace(digits.linear, right=360, wrong=())
+    )
+    elsewhere = replace(digits, weights="elsewhere", weights_sha256="e" * 64, pictures_sha256="0" * 64)
     for one in (digits, better, elsewhere):
         one.save(tmp_path)
     assert digits.others(tmp_path) == [better]
     found = digits.against(better)
     assert found.difference == pytest.approx(digits.linear.accuracy.value - 1)
     assert found.high < 0 and "better has" in found.verdict
+
+
+def test_other_weights_of_one_name_stand_beside_it_too(digits: Probed, tmp_path: Path) -> None:
+    namesake = replace(digits, weights_sha256="a" * 64)
+    saved = [one.save(tmp_path) for one in (digits, namesake, digits, namesake)]
+    assert saved[:2] == saved[2:] and len(set(saved)) == 2
+    assert digits.others(tmp_path) == [replace(namesake, weights=f"{digits.weights}-aaaaaaaa")]
+    assert [one.weights_sha256 for one in namesake.others(tmp_path)] == [digits.weights_sha256]
 
 
 def test_the_command_keeps_and_compares(photographs: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import json
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +87,10 @@ class Probed:
         return asdict(self)
 
     def save(self, folder: Path) -> Path:
-        """Into `folder`, under the name of the weights."""
+        """Into `folder`, under the name of the weights; if others of that name are there, it is told apart."""
         path = folder / f"{self.weights}.json"
+        if (kept := _if_read(path)) and kept.weights_sha256 != self.weights_sha256:
+            path = folder / f"{self._told_apart}.json"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(self.write(), indent=1) + "\n")
@@ -107,9 +109,18 @@ class Probed:
 
     def others(self, folder: Path) -> list["Probed"]:
         """The probes of other weights on the same pictures that are in `folder`, the best first."""
-        found = [one for path in sorted(folder.glob("*.json")) if path.stem != self.weights and (one := _if_read(path))]
-        same = [one for one in found if one.pictures_sha256 == self.pictures_sha256]
-        return sorted(same, key=lambda one: -one.linear.right)
+        found = [one for path in sorted(folder.glob("*.json")) if (one := _if_read(path))]
+        beside = [
+            replace(one, weights=one._told_apart) if one.weights == self.weights else one
+            for one in found
+            if one.pictures_sha256 == self.pictures_sha256 and one.weights_sha256 != self.weights_sha256
+        ]
+        return sorted(beside, key=lambda one: -one.linear.right)
+
+    @property
+    def _told_apart(self) -> str:
+        """Two runs in different folders may have one name."""
+        return f"{self.weights}-{self.weights_sha256[:8]}"
 
     def against(self, other: "Probed") -> Paired:
         """This linear probe beside another one, picture by picture."""
