@@ -219,7 +219,7 @@ def test_a_folder_of_twelve_pictures_is_trained_and_not_believed(tmp_path: Path)
     told = vitral("train", pictures, "train.budget=3s", "--out", tmp_path / "run")
     assert told.returncode == 0, told.stderr
     assert "Pictures of about 40 × 40 pixels" in told.stdout
-    assert f"vitral show {pictures} > mine.toml" in told.stdout
+    assert f"vitral show {pictures} train.budget=3s > mine.toml" in told.stdout
     assert "To compare with, " in told.stdout
     assert "do not trust the model before there are more" in " ".join(told.stdout.split())
     assert Run.load(tmp_path / "run").record.state == "finished"
