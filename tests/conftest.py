@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 # Before torch is loaded, and for the processes that tests start: these models are too small for two threads, which only
 # wait for each other where the machine has other work.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# What a script starts in the background ignores Ctrl-C, and so would every process that a test sends one.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest
