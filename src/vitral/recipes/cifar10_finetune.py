@@ -1,7 +1,7 @@
 """CIFAR-10 from ViT-Ti/16, its table of positions taken to 96 pixels.     vitral train cifar10-finetune
 
-96.2 % of the test pictures (95.8 to 96.5 %) after 2,250 steps (train.budget=2250steps; seed 0), which are 36 minutes of
-two quiet cores (x86, torch 2.13.0): the 30 minutes of the recipe are 1,875 steps there, and were not run.
+95.8 % of the 10,000 test pictures (95.4 to 96.2 %) after its 30 minutes: 1,557 steps, seed 0, on two quiet cores (x86,
+no GPU, torch 2.13.0), which chose to compile. After 2,250 steps (train.budget=2250steps) 96.2 % (95.8 to 96.5 %).
 The rate and the size were chosen on 5,000 training pictures held out: after 300 steps at 64 pixels 86.8, 89.2 and
 90.2 % with 5e-4, 1e-3 and 2e-3 (gentle), 86.4 % with 5e-4 (full); after 200 at 96 pixels and 1e-3 94.0 %; with sizes
 that rise from 64 to 96, in the same time, 94.2 %.
