@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from conftest import FIXTURES, stopped
 from vitral import RecipeError, Run, RunError, events, load_pretrained, train
+from vitral.cli import vitral
 from vitral.recipe import Recipe
 from vitral.recipes.choose import choose
 from vitral.training.frozen import Kept
@@ -203,6 +205,16 @@ def test_the_rates_are_told_part_by_part(pictures: Path) -> None:
     assert len(told) == len(parts) and sum(part.numbers for part in told) == numbers(learner.model)
     block, first = learner.model.blocks[0], told[1]
     assert first.numbers == numbers(block) and first.decayed == numbers(block, at_least=2)  # dimensions: matrices
+
+
+def test_with_weights_a_set_that_is_a_recipe_too_is_its_pictures() -> None:
+    """What `vitral probe` proposes at its end."""
+    asked = ["train", "digits", f"init.weights={WEIGHTS}"]
+    told = CliRunner().invoke(vitral, [*asked, "--dry-run"])
+    assert told.exit_code == 0, told.output
+    assert f"The model is that of {WEIGHTS}" in told.output and "10 classes" in told.output
+    shown = CliRunner().invoke(vitral, ["show", *asked[1:]]).output
+    assert Recipe.from_toml(shown).model.patch_size == 8 and Recipe.from_toml(shown).data.source == "digits"
 
 
 @pytest.mark.parametrize(

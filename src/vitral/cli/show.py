@@ -22,7 +22,7 @@ def command(name: str, settings: tuple[str, ...]) -> None:
     given = settings_of(settings)
     if name not in RECIPES and Run.is_run(name):
         recipe = Run.load(name).recipe.changed(given)
-    elif has_pictures(name):  # what is chosen depends on what is given
+    elif has_pictures(name, given):  # what is chosen depends on what is given
         from vitral.recipes.choose import choose
 
         recipe = choose(name, given).recipe

@@ -123,7 +123,7 @@ def _asked(name: str, settings: dict[str, Any], goes_on: Path | None) -> "Recipe
     from vitral.recipes import find_recipe, has_pictures
     from vitral.run import Run
 
-    if not has_pictures(name):
+    if not has_pictures(name, settings):
         return find_recipe(name).changed(settings)
     if goes_on and Run.is_run(goes_on):  # what was chosen then stands
         return Run.load(goes_on).recipe.changed({"data.source": name, **settings})

@@ -80,10 +80,15 @@ def find_recipe(name: str) -> Recipe:
     raise RecipeError(f"There is no recipe or folder {name}. `vitral ls` lists the recipes.")
 
 
-def has_pictures(name: str) -> bool:
-    """Whether this is no recipe but something to learn from: a named set, a folder, a table, an archive."""
+def has_pictures(name: str, settings: Mapping[str, object] | None = None) -> bool:
+    """Whether this is no recipe but something to learn from: a named set, a folder, a table, an archive.
+
+    A set that has a recipe of its own name is that recipe, whose model is its own: with weights the pictures are meant.
+    """
     from vitral.data.sources.named import NAMED  # with numpy, which names and files do not need
 
+    if name in RECIPES and name in NAMED:
+        return (settings or {}).get("init.weights", "none") != "none"
     is_recipe = name in RECIPES or name.endswith((".toml", ".py")) or ".py:" in name
     return not is_recipe and (name in NAMED or Path(name).exists())
 
