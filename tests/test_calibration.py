@@ -71,7 +71,7 @@ def test_features_that_never_change_do_no_harm() -> None:
 @pytest.mark.slow
 def test_nineteen_in_twenty_validation_pictures_are_near(trained: Run) -> None:
     plan, weights = prepared(trained.recipe), trained.weights()
-    found = calibrate(weights.model, plan.pack, plan.preprocess)
+    found = calibrate(weights.model, plan.pack, plan.answers)
     assert found is not None
     classifier = Classifier(weights, found)
     unknown = {}

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from conftest import FIXTURES, stopped
 from vitral import RecipeError, Run, RunError, events, load_pretrained, train
 from vitral.cli import vitral
+from vitral.evaluation.answers import answers
 from vitral.recipe import Recipe
 from vitral.recipes.choose import choose
 from vitral.training.frozen import Kept
@@ -95,7 +96,10 @@ def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, weights: st
         images = torch.from_numpy(plan.preprocess.centre(plan.pack.images[batch.samples]))
         whole = model(plan.preprocess.normalise(images))
         torch.testing.assert_close(batches.forward(model, batch.images), whole, rtol=0, atol=1e-5)
-        assert len(batches.validated(model).logits) == len(plan.pack.of("validation"))
+    for numbers in (plan.pack.of("validation"), plan.pack.of("train")[::-2]):
+        found, whole_too = batches.answers(model, numbers), answers(model, plan.pack, numbers, plan.preprocess)
+        for name in ("logits", "labels", "features"):
+            torch.testing.assert_close(getattr(found, name), getattr(whole_too, name), rtol=0, atol=1e-5)
     assert step == 1
 
 

@@ -1,5 +1,6 @@
 """How much doubt is right, found out on the validation pictures."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -9,8 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from vitral.data.pack import Pack
-from vitral.data.preprocess import Preprocess
-from vitral.evaluation.answers import answers
+from vitral.evaluation.answers import Answers
 from vitral.model.vit import ViT
 from vitral.weights.calibration import Calibration, head_of
 
@@ -18,12 +18,11 @@ MOST = 5_000  # training pictures whose features are looked at
 NEAR = 0.95  # share of the validation pictures that count as like those learnt from
 
 
-def calibrate(model: ViT, pack: Pack, preprocess: Preprocess) -> Calibration | None:
+def calibrate(model: ViT, pack: Pack, ask: Callable[[ViT, NDArray[np.int64]], Answers]) -> Calibration | None:
     """None where there are no validation pictures: on those that it learnt from, a model is surer than it should be."""
     if not len(pack.of("validation")):
         return None
-    learnt = answers(model, pack, _some_of_each_class(pack), preprocess)
-    held_out = answers(model, pack, pack.of("validation"), preprocess)
+    learnt, held_out = (ask(model, numbers) for numbers in (_some_of_each_class(pack), pack.of("validation")))
     means, metric = class_statistics(learnt.features, learnt.labels, model.config.classes)
     found = Calibration(
         head=head_of(model),

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitral.data.batches import Batch, Batches, in_order
 from vitral.data.config import Augment
 from vitral.data.pack import Progress
-from vitral.evaluation.answers import Answers
+from vitral.evaluation.answers import Answers, answers
 from vitral.model.pools import POOLED_WIDTHS
 from vitral.model.vit import ViT
 from vitral.recipe import Fixed, Recipe
@@ -38,8 +38,8 @@ class Kept(Batches):
     """Batches whose images are the tokens that frozen blocks made of them."""
 
     tokens: list[Tensor]  # one a view, (training pictures, …)
-    rows: NDArray[np.int64]  # (samples,) where a sample is among the training pictures
     validation: Tensor  # (validation pictures, …)
+    rows: NDArray[np.int64]  # (samples,) where a sample is in these
     blocks: int
     seen: bool  # whether they are what the classifiers see, and no longer tokens
 
@@ -50,21 +50,29 @@ class Kept(Batches):
 
     def forward(self, model: ViT, tokens: Tensor) -> Tensor:  # → (B, classes)
         """The rest of the model."""
-        if self.seen:  # (B, classifiers, F)
-            seen = zip(model.config.classifiers, tokens.unbind(1), strict=True)
-            return torch.stack([getattr(model, name)(model.pre_logits(view)) for name, view in seen]).mean(dim=0)
+        return _classified(model, self._views(model, tokens))
+
+    def _views(self, model: ViT, tokens: Tensor) -> Tensor:  # → (B, classifiers, F)
+        """What each classifier sees."""
+        if self.seen:
+            return tokens
         for block in model.blocks[self.blocks : -1]:
             tokens = block(tokens)
         if self.blocks < model.config.depth:
             tokens = model.blocks[-1](tokens, model.config.tokens_seen)
-        return torch.stack(model.logits(model.norm(tokens))).mean(dim=0)
+        return torch.stack(model.views(model.norm(tokens)), dim=1)
 
     @torch.no_grad()
-    def validated(self, model: ViT) -> Answers:
-        """What it answers for the validation pictures."""
-        logits = torch.cat([self.forward(model, some) for some in self.validation.split(EACH)]).cpu()
-        labels = torch.from_numpy(self.pack.index.labels[self.pack.of("validation")])
-        return Answers(logits, labels, torch.empty(len(labels), 0))
+    def answers(self, model: ViT, numbers: NDArray[np.int64]) -> Answers:
+        """What `answers` gives for pictures of train or of validation, without looking at them again."""
+        model.eval()
+        validates = np.isin(numbers, self.pack.of("validation")).all()
+        if not validates and self.augment != Augment():  # they were looked at otherwise
+            return answers(model, self.pack, numbers, self.preprocess)
+        tokens = (self.validation if validates else self.tokens[0])[torch.from_numpy(self.rows[numbers])]
+        views = torch.cat([self._views(model, some) for some in tokens.split(EACH)])
+        labels = torch.from_numpy(self.pack.index.labels[numbers])
+        return Answers(_classified(model, views).float().cpu(), labels, views.mean(dim=1).float().cpu())
 
 
 def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Generator[Progress, None, Kept | None]:
@@ -94,13 +102,14 @@ def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Generator
         found.append(torch.cat(parts[1:] or parts))
     *train_tokens, validation_tokens = found
     rows = np.zeros(len(batches.pack.index.samples), np.int64)
-    rows[batches.samples] = np.arange(len(batches.samples))
+    for numbers in (batches.samples, batches.pack.of("validation")):
+        rows[numbers] = np.arange(len(numbers))
     asked = {one.name: getattr(batches, one.name) for one in fields(batches)}
     return Kept(
         **asked | {"workers": 0},
         tokens=train_tokens,
-        rows=rows,
         validation=validation_tokens,
+        rows=rows,
         blocks=blocks,
         seen=seen,
     )
@@ -111,6 +120,11 @@ def _view(batches: Batches, epoch: int) -> Iterator[Tensor]:
     for start in range(0, len(batches.samples), EACH):
         samples = batches.samples[start : start + EACH]
         yield replace(batches, workers=0)._batch(samples, np.zeros_like(samples), epoch).images
+
+
+def _classified(model: ViT, views: Tensor) -> Tensor:  # (B, classifiers, F) → (B, classes)
+    seen = zip(model.config.classifiers, views.unbind(1), strict=True)
+    return torch.stack([getattr(model, name)(model.pre_logits(view)) for name, view in seen]).mean(dim=0)
 
 
 @torch.no_grad()

@@ -16,13 +16,14 @@ from vitral.data.preprocess import Preprocess
 from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import RecipeError
+from vitral.evaluation.answers import Answers, answers
 from vitral.evaluation.probe import name_of
 from vitral.model.config import ViTConfig
 from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
 from vitral.recipe import Init, Recipe, Rising, parse_budget
 from vitral.run import Choices, DataIdentity, Machine, Record
-from vitral.training.frozen import freeze, kept
+from vitral.training.frozen import Kept, freeze, kept
 from vitral.training.learner import Learner
 from vitral.training.teacher import find_teacher, lesson
 from vitral.version import __version__
@@ -43,6 +44,12 @@ class Plan:
     start: str | None = None  # a digest of the weights that it starts from, where these are somebody's
     teacher: str | None = None  # a digest of the teacher, where there is one
     about: Mapping[str, str] = field(default_factory=dict)  # whose weights it starts from, and their licence
+
+    def answers(self, model: ViT, numbers: NDArray[np.int64]) -> Answers:
+        """For pictures of train or validation; those that frozen blocks have looked at are not looked at again."""
+        if isinstance(self.batches, Kept):
+            return self.batches.answers(model, numbers)
+        return answers(model, self.pack, numbers, self.preprocess)
 
     def record(self, started_at: datetime, choices: Choices) -> Record:
         """What run.json says at the start."""

@@ -12,14 +12,12 @@ from torch import Tensor, get_num_threads
 
 from vitral.data.batches import Batch
 from vitral.errors import RecipeError, RunError
-from vitral.evaluation.answers import answers
 from vitral.evaluation.baseline import baseline
 from vitral.evaluation.calibration import calibrate
 from vitral.recipe import Recipe, parse_budget
 from vitral.run import Record, Run, free_folder
 from vitral.training.budget import CORRECTED_AT, TIMED, Pace, Steps, correct, plan_steps
 from vitral.training.checkpoint import Progress, read_checkpoint, write_checkpoint
-from vitral.training.frozen import Kept
 from vitral.training.preparation import Plan
 from vitral.training.schedules import learning_rate_share
 from vitral.training.speed import find_fastest, set_to
@@ -226,11 +224,7 @@ class Sitting:
         plan, progress = self.plan, self.progress
         validation = None
         if plan.validates:
-            model = plan.learner.average.model.eval()
-            if isinstance(plan.batches, Kept):
-                validation = plan.batches.validated(model)
-            else:
-                validation = answers(model, plan.pack, plan.pack.of("validation"), plan.preprocess)
+            validation = plan.answers(plan.learner.average.model, plan.pack.of("validation"))
             plan.learner.model.train()
             if not math.isfinite(validation.loss):
                 self.torn = True  # nothing to go on from
@@ -279,7 +273,7 @@ class Sitting:
                 names, about = self.plan.pack.index.class_names, dict(self.plan.about)
                 weights = Weights(model, self.plan.preprocess, names, about)
                 self.run.write_weights(weights, self.record)
-                if finished and (doubt := calibrate(model, self.plan.pack, self.plan.preprocess)):
+                if finished and (doubt := calibrate(model, self.plan.pack, self.plan.answers)):
                     self.run.write_calibration(doubt)
             else:
                 self.run.write_record(self.record)
