@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from vitral import Run, ViTConfig, events, train
 from vitral.recipe import Recipe
 from vitral.recipes import digits
+from vitral.training.speed import bfloat16_speed
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FORMAT_1 = Path(__file__).parent / "runs" / "format-1"
@@ -103,6 +104,13 @@ def seven() -> NDArray[np.uint8]:
     picture = index.storage.read(int(np.flatnonzero(index.labels == 7)[0]))
     assert isinstance(picture, np.ndarray)
     return picture
+
+
+@pytest.fixture
+def bfloat16() -> None:
+    """Short numbers; on a machine that stops at them the test skips, and says so."""
+    if not bfloat16_speed(torch.device("cpu")):
+        pytest.skip("this machine cannot compute with bfloat16")
 
 
 @pytest.fixture

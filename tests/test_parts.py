@@ -290,7 +290,11 @@ def test_relative_attention_equals_a_slow_literal_one() -> None:
 
 @each_config
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_every_part_runs_in_other_precisions_at_other_sizes(config: ViTConfig, dtype: torch.dtype) -> None:
+def test_every_part_runs_in_other_precisions_at_other_sizes(
+    config: ViTConfig, dtype: torch.dtype, request: pytest.FixtureRequest
+) -> None:
+    if dtype == torch.bfloat16:
+        request.getfixturevalue("bfloat16")
     model = ViT(config).eval().to(dtype)
     images = torch.randn(2, 3, 12, 24, dtype=dtype)
     with torch.no_grad():

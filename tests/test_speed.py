@@ -10,17 +10,26 @@ import torch
 from conftest import quick_digits
 from vitral import RecipeError, Run, train
 from vitral.recipe import Rising, Train
+from vitral.training import speed
 from vitral.training.budget import Pace
 from vitral.training.preparation import Plan, prepared
-from vitral.training.speed import find_fastest
+from vitral.training.speed import bfloat16_speed, find_fastest
 
 # torch's compiler uses what torch itself has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 
 
-def emulated(device: torch.device) -> bool:
+def emulated(device: torch.device) -> float:
     """bfloat16, on the machine that is spoken of."""
-    return False
+    return 0.1
+
+
+def real(device: torch.device) -> float:
+    return 3.0
+
+
+def broken(device: torch.device) -> float:
+    return 0.0
 
 
 def measured_as(plain: float, short: float = 9.0, compiled: float = 9.0) -> Callable[[Plan, float], Pace]:
@@ -60,8 +69,27 @@ def test_what_is_faster_is_taken_where_it_can_pay(
 @pytest.mark.parametrize(("short", "chosen"), [(0.5, "bfloat16"), (0.95, "float32"), (2.0, "float32")])
 def test_where_short_numbers_are_no_emulation_a_step_with_them_is_tried(short: float, chosen: str) -> None:
     measure, made = measured_as(1.0, short=short), prepared(quick_digits())
-    choices, pace = find_fastest(Train(), made, measure, short_numbers=lambda device: True)
+    choices, pace = find_fastest(Train(budget="10m"), made, measure, short_numbers=real)
     assert (choices.precision, pace.full) == (chosen, short if chosen == "bfloat16" else 1.0)
+
+
+def test_a_short_training_does_not_wait_for_a_trial_of_short_numbers() -> None:
+    choices, _ = find_fastest(Train(budget="1m"), prepared(quick_digits()), measured_as(1.0, 0.5), real)
+    assert choices.precision == "float32"
+
+
+def test_short_numbers_that_end_the_process_are_not_used_and_asked_for_told() -> None:
+    """There are machines that claim to have the instructions and stop at them: that is found out without harm."""
+    made = prepared(quick_digits())
+    assert find_fastest(Train(budget="10m"), made, measured_as(1.0, 0.5), broken)[0].precision == "float32"
+    with pytest.raises(RecipeError, match="This machine cannot compute with bfloat16: set train.precision=float32"):
+        find_fastest(Train(precision="bfloat16"), made, measured_as(1.0), broken)
+
+
+def test_the_trial_of_short_numbers_gives_a_number_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bfloat16_speed(torch.device("cpu")) >= 0.0
+    monkeypatch.setattr(speed, "TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    assert bfloat16_speed.__wrapped__(torch.device("cpu")) == 0.0
 
 
 def test_a_compiler_that_fails_is_done_without_unless_it_was_asked_for() -> None:
@@ -78,6 +106,7 @@ def test_a_compiler_that_fails_is_done_without_unless_it_was_asked_for() -> None
         find_fastest(Train(compile="yes"), prepared(quick_digits()), measure)
 
 
+@pytest.mark.usefixtures("bfloat16")
 def test_what_was_chosen_is_recorded_and_used_again(tmp_path: Path) -> None:
     """Short numbers, asked for: the weights stay in float32, and a run that goes on computes as it began."""
     asked = quick_digits().changed({"train.precision": "bfloat16", "train.epochs": 2})

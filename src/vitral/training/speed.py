@@ -1,7 +1,9 @@
 """What is found out by measuring, once: precision, and whether compiling pays. After a stop the same is used again."""
 
-import time
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,29 +15,43 @@ from vitral.training.budget import PROBE, Pace, measure_pace
 from vitral.training.preparation import Plan
 
 FASTER = 1.1  # times; for less, neither coarser numbers nor a compiler are worth having
-WORTH_A_TRIAL = 1200.0  # seconds of training: to try the compiler takes about one of its minutes
+# Seconds of training from which a trial pays: that of short numbers takes three, that of the compiler about sixty.
+WORTH_SHORT_NUMBERS, WORTH_COMPILING = 120.0, 1200.0
+
+TRIAL = """
+import time, torch
+
+torch.set_num_threads(1)
+times = []
+for dtype in (torch.float32, torch.bfloat16):
+    matrix, rounds = torch.ones(512, 512, dtype=dtype), []
+    for _ in range(3):
+        began = time.perf_counter()
+        matrix @ matrix
+        rounds.append(time.perf_counter() - began)
+    times.append(min(rounds))
+print(times[0] / times[1])
+"""
 
 
-def bfloat16_is_real(device: torch.device) -> bool:
-    """And no emulation. By a product of two matrices: a whole step with emulated numbers would take seconds to try."""
+@cache
+def bfloat16_speed(device: torch.device) -> float:
+    """How many times as fast as float32; below 1 where it is emulated, 0 where it fails.
+
+    By a product of two matrices, since a whole step with emulated numbers would take seconds to try; and in a process
+    of its own, since there are machines that claim to have the instructions and end whoever uses them.
+    """
     if device.type != "cpu":
-        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    times = []
-    for dtype in (torch.float32, torch.bfloat16):
-        matrix, rounds = torch.ones(512, 512, dtype=dtype), []
-        for _ in range(3):
-            began = time.perf_counter()
-            matrix @ matrix
-            rounds.append(time.perf_counter() - began)
-        times.append(min(rounds))
-    return times[0] > FASTER * times[1]
+        return float(device.type == "cuda" and 2 * torch.cuda.is_bf16_supported(including_emulation=False))
+    tried = subprocess.run([sys.executable, "-P", "-c", TRIAL], capture_output=True, text=True)
+    return float(tried.stdout) if tried.returncode == 0 else 0.0
 
 
 def find_fastest(
     train: Train,
     plan: Plan,
     measure: Callable[[Plan, float], Pace] = measure_pace,
-    short_numbers: Callable[[torch.device], bool] = bfloat16_is_real,
+    short_numbers: Callable[[torch.device], float] = bfloat16_speed,
 ) -> tuple[Choices, Pace]:
     """Set the learner to what is fastest here, of what the recipe leaves open; what that is, and its pace."""
     learner, budget = plan.learner, parse_budget(train.budget)[0]
@@ -49,14 +65,16 @@ def find_fastest(
 
     def tried(**other: Any) -> tuple[Choices, Pace]:
         choices = chosen.model_copy(update=other)
-        return choices, set_to(choices, plan, PROBE * budget if budget else 1.0, measure)
+        return choices, set_to(choices, plan, PROBE * budget if budget else 1.0, measure, short_numbers)
 
     chosen, pace = tried()
-    if train.precision == "auto" and stored == "float32" and short_numbers(learner.device):
+    expected = budget or pace.mean * plan.steps
+    undecided = train.precision == "auto" and stored == "float32"
+    if undecided and expected > WORTH_SHORT_NUMBERS and short_numbers(learner.device) > FASTER:
         chosen, pace = _faster((chosen, pace), tried(precision="bfloat16"))
     expected = budget or pace.mean * plan.steps
     steady = isinstance(train.patches, Fixed) and isinstance(train.image_size, Fixed)  # each shape is compiled anew
-    if train.compile == "auto" and steady and expected > WORTH_A_TRIAL:
+    if train.compile == "auto" and steady and expected > WORTH_COMPILING:
         try:
             chosen, pace = _faster((chosen, pace), tried(compiled=True))
         except RecipeError:  # it cannot compile here, and need not
@@ -66,9 +84,15 @@ def find_fastest(
 
 
 def set_to(
-    choices: Choices, plan: Plan, most: float = 1.0, measure: Callable[[Plan, float], Pace] = measure_pace
+    choices: Choices,
+    plan: Plan,
+    most: float = 1.0,
+    measure: Callable[[Plan, float], Pace] = measure_pace,
+    short_numbers: Callable[[torch.device], float] = bfloat16_speed,
 ) -> Pace:
     """Set the learner to what was chosen, and see how fast it is."""
+    if choices.precision == "bfloat16" and not short_numbers(plan.learner.device):
+        raise RecipeError("This machine cannot compute with bfloat16: set train.precision=float32.")
     plan.learner.use(choices.precision, choices.compiled)
     try:
         return measure(plan, most)
