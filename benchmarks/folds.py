@@ -26,7 +26,7 @@ def main(recipes: tuple[str, ...], folds: int, seed: int) -> None:
         if recipe.train.budget != "none":
             raise click.UsageError(f"{name} has a budget, which a fold has not: give a recipe with train.epochs.")
         pictures = len(prepared(recipe, to_train=False).pack.index.samples)
-        each_epoch = pictures * (folds - 1) // (folds * recipe.train.batch_size)
+        each_epoch = max(1, pictures * (folds - 1) // (folds * recipe.train.batch_size))
         *_, found = out_of_fold(recipe, recipe.train.epochs * each_epoch, folds)
         assert isinstance(found, OutOfFold)
         right = found.probabilities.argmax(axis=1) == found.labels

@@ -20,6 +20,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from conftest import FIXTURES
 from vitral import Run, load_pretrained
 from vitral.cli import vitral
+from vitral.data.sources.layout import arrange
 from vitral.errors import RunError
 from vitral.evaluation import embed as module
 from vitral.evaluation.embed import SHARD, Embedded, embed, identity, on_a_plane
@@ -170,6 +171,21 @@ def test_pictures_need_not_be_sorted(count: int, tmp_path: Path, monkeypatch: py
         assert file["class_names"].tolist() == ["unsorted"] and len(file["vectors"]) == count
     refused = CliRunner().invoke(vitral, ["probe", str(WEIGHTS), "shoebox"])
     assert "no class folders" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["train/1.png", "train/2.png", "train/3.png"],
+        ["test/1.png", "test/2.png", "test/3.png"],
+        ["1.png", "2.png", "kept/3.png"],
+    ],
+)
+def test_pictures_that_are_sorted_in_part_are_all_taken(names: list[str]) -> None:
+    layout = arrange(names, "box", unsorted=True)
+    assert layout.paths == names and set(layout.classes) == {"unsorted"}
+    sorted_ones = ["cat/1.png", "dog/2.png"]
+    assert arrange(sorted_ones, "box", unsorted=True) == arrange(sorted_ones, "box")
 
 
 def test_groups_stay_together_on_the_plane() -> None:

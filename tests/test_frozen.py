@@ -138,14 +138,15 @@ def test_a_measured_stem_that_thaws_resumes_to_the_bit_and_its_average_is_settle
     recipe = choose(str(pictures), given | {"train.ema": 0.9}).recipe
     assert recipe.init.mode == "gentle"  # who freezes some blocks does not want a probe
     whole = train(recipe, out=tmp_path / "whole")
-    again = train(out=stopped(recipe, tmp_path / "stopped", after=6), resume=True)
-    start, state, resumed = (run.weights().model.state_dict() for run in (before, whole, again))
-    assert all(torch.equal(tensor, resumed[name]) for name, tensor in state.items())
+    start, state = (run.weights().model.state_dict() for run in (before, whole))
+    for after in (6, 10):
+        again = train(out=stopped(recipe, tmp_path / f"stopped-{after}", after), resume=True)
+        resumed = again.weights().model.state_dict()
+        assert all(torch.equal(tensor, resumed[name]) for name, tensor in state.items())
     # Measured anew for the averaged weights, and not those of the last step.
     plan = prepared(recipe)
     plan.learner.average.model.load_state_dict(state)
-    plan.learner._thaw(1.0)
-    plan.learner.settle(plan.batches, after=10)
+    plan.learner.settle(plan.batches, after=10, progress=1.0)
     norms = [name for name in state if name.endswith(("running_mean", "running_var"))]
     assert norms and not all(torch.equal(start[name], state[name]) for name in norms)
     for name in norms:

@@ -22,8 +22,9 @@ from vitral.errors import DataError, RunError
 from vitral.evaluation import probe as module
 from vitral.evaluation.embed import silent
 from vitral.evaluation.metrics import share
-from vitral.evaluation.probe import FOLDS, Probed, Task, _folds, _method, _neighbours, _regression, name_of, probe
+from vitral.evaluation.probe import FOLDS, Probed, Task, _folds, _method, _neighbours, _regression, probe
 from vitral.recipes.choose import choose
+from vitral.run import name_of
 
 WEIGHTS = FIXTURES / "timm_vit"
 NAMES = np.array([f"{number}.png" for number in range(60)])

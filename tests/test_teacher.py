@@ -150,6 +150,7 @@ WRONG = """
 import torch
 def wide(images): return torch.zeros(len(images), 1000)
 def listed(images): return [0.0] * len(images)
+def failing(images): return images @ images[:, :, :3]
 number = 3
 """
 
@@ -159,7 +160,8 @@ number = 3
     [
         ("mine.py:wide", "answers 64 pictures with 64×1000, and a logit for each of the 10 classes was expected"),
         ("mine.py:listed", "answers 64 pictures with list"),
-        ("mine.py:number", "has no function number. It has: wide, listed"),
+        ("mine.py:failing", r"failing fails on 64 pictures \(RuntimeError: "),
+        ("mine.py:number", "has no function number. It has: wide, listed, failing"),
         ("broken.py:teach", "broken.py, line 2: ZeroDivisionError"),
         ("cut.npz", "should hold samples, logits and class_names"),
         ("shape.npz", r"has logits of shape \(3, 4\) for 3 samples and 10 class_names"),

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all; and Python files of other people, which are run."""
+"""Files that are there whole or not at all; and Python files of the user's, which are run."""
 
 import hashlib
 import os

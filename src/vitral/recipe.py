@@ -184,7 +184,8 @@ class Train(Settings):
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="auto: the best that is there")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        default="auto", description="of products in training; auto: bfloat16 where that is faster, by measuring"
+        default="auto",
+        description="of products in training; auto: bfloat16 where that saves minutes, by measuring",
     )
     compile: Literal["auto", "yes", "no"] = Field(
         default="auto", description="torch.compile; auto: where a long training is faster with it, by measuring"

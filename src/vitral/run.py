@@ -351,6 +351,19 @@ def last_name(source: str) -> str:
     return name.split(".")[0] or name
 
 
+def name_of(weights: str | Path) -> str:
+    """A word for weights.
+
+    >>> name_of("hf:google/vit-base-patch16-224"), name_of("weights/dino/model.safetensors")
+    ('google--vit-base-patch16-224', 'dino')
+    """
+    if str(weights).startswith("hf:"):
+        return str(weights).removeprefix("hf:").replace("/", "--")
+    path = Path(weights)
+    named = path.absolute().parent.name if path.stem == "model" else ""  # each folder has a file of this name
+    return named or (path.stem if path.suffix in (".safetensors", ".npz") else last_name(str(path)))
+
+
 def _as_csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     table, lines = io.StringIO(), [header, *rows]
     bare = any("\r" in cell for line in lines for cell in line)  # Python 3.11 would not put it into quotes

@@ -46,8 +46,7 @@ def command(
     looks for what is nearest.
     """
     from vitral.evaluation.embed import embed
-    from vitral.evaluation.probe import name_of
-    from vitral.run import last_name
+    from vitral.run import last_name, name_of
 
     folder = out or Path("embeddings") / last_name(source) / name_of(weights)
     with progress() as tell:

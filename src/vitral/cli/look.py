@@ -46,9 +46,9 @@ def command(
 
     RUN is a run folder, or weights as for `vitral predict`; without classes there are maps and no prediction.
     """
-    from vitral.evaluation.probe import name_of
     from vitral.look.gallery import GALLERY
     from vitral.look.looked import Looker
+    from vitral.run import name_of
 
     if not pictures and not of_model:
         raise click.UsageError("Name a picture or a folder to look at; or --model draws the model itself.")

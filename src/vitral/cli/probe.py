@@ -1,8 +1,8 @@
 """vitral probe WEIGHTS FOLDER [--out FOLDER] [--json]"""
 
 import json
+import shlex
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 import click
@@ -43,9 +43,8 @@ def command(weights: str, source: str, settings: tuple[str, ...], out: Path | No
         click.echo(json.dumps({**probed.write(), "others": [one.write() for one in others]}))
     else:
         _tell(probed, others, path)
-        console.print(
-            f"A model of your own: vitral train {quote(source)} init.weights={quote(weights)}", soft_wrap=True
-        )
+        words = printable(shlex.join([source, *settings, f"init.weights={weights}"]))
+        console.print(f"A model of your own: vitral train {words}", soft_wrap=True)
 
 
 def _tell(probed: "Probed", others: list["Probed"], path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -58,7 +58,7 @@ def command(
         settings, recipe = (recipe, *settings), None
     if recipe is None and (settings or not resume):
         raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
-    asked = _asked(recipe, settings_of(settings), out if resume else None) if recipe else None
+    asked = _asked(recipe, settings, out if resume else None) if recipe else None
     # Loading torch takes a second or two; a mistake in the recipe has been told by now.
     if dry_run:
         if asked is None:
@@ -117,12 +117,13 @@ def _show_groups(recipe: "Recipe") -> None:
     console.print(f"{plan.steps:,} steps of {plan.batches.batch_size} pictures. Nothing was trained.")
 
 
-def _asked(name: str, settings: dict[str, Any], goes_on: Path | None) -> "Recipe":
-    """A recipe by its name; for pictures, one is chosen, and why is told."""
+def _asked(name: str, typed: tuple[str, ...], goes_on: Path | None) -> "Recipe":
+    """A recipe by its name, with the settings that were typed; for pictures, one is chosen, and why is told."""
     from vitral.data.sources.named import NAMED
     from vitral.recipes import find_recipe, has_pictures
     from vitral.run import Run
 
+    settings = settings_of(typed)
     if not has_pictures(name, settings):
         return find_recipe(name).changed(settings)
     if goes_on and Run.is_run(goes_on):  # what was chosen then stands
@@ -134,8 +135,8 @@ def _asked(name: str, settings: dict[str, Any], goes_on: Path | None) -> "Recipe
         console.print(f"{name} is the named set here; the folder {name} is written ./{name}.")
     for why in chosen.why:
         console.print(printable(why))
-    words = [name, *(f"{key}={value}" for key, value in settings.items())]
-    console.print(f"To change any of that: vitral show {printable(shlex.join(words))} > mine.toml\n", soft_wrap=True)
+    words = printable(shlex.join([name, *typed]))
+    console.print(f"To change any of that: vitral show {words} > mine.toml\n", soft_wrap=True)
     return chosen.recipe
 
 

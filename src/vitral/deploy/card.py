@@ -65,9 +65,8 @@ def _plain(name: str) -> str:
 
 
 def _trained(run: Run, origin: str) -> str:
-    record, mode = run.record, run.recipe.init.mode
-    learnt = {"probe": "only a head learnt", "gentle": "its first blocks learnt least"}.get(mode, "all of it learnt")
-    began = f" It started from the weights `{origin.replace('`', '')}`, and {learnt}." if origin else ""
+    record = run.record
+    began = f" It started from the weights `{origin.replace('`', '')}`." if origin else ""
     counts = ", ".join(f"{count:,} to {use}" for use, count in _uses(record.data.pictures) if count)
     return (
         f"On `{last_name(record.data.source).replace('`', '')}`: {counts}. {record.steps:,} steps, Vitral "

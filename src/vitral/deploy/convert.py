@@ -2,8 +2,8 @@
 
 What a library has no part for is often a part that it has, with other numbers: a wave is a row of a table, LayerScale a
 factor of the matrix before it, a bias that is not there one of zeros. Such changes leave the outputs as they were, and
-are told in the card. A part that the library has not is refused; what differs in its pixels, its GELU or the
-epsilon of its norms is told.
+are told in the card. A part that the library has not is refused; what differs in its pixels (where it prepares them),
+its GELU or the epsilon of its norms is told.
 """
 
 import io
@@ -318,13 +318,16 @@ def _timm(leaving: Leaving) -> tuple[Files, Leaving]:
     return files, replace(leaving, notes=notes)
 
 
+PREPARED = "Pictures are to be prepared as `preprocess` in about.json tells: the weights do not say."
+
+
 def _torchvision(leaving: Leaving) -> tuple[Files, Leaving]:
     who = "torchvision's VisionTransformer"
     leaving = _in_colour(leaving)
     _check(who, leaving.config, PLAIN | {"mlp": ("gelu",), "head": ("linear", "mlp"), "channels": (3,)})
     _check_square(who, leaving.config)
     leaving = _with_biases(_without_layer_scale(_with_table(leaving)), "patch_embed.proj", "attn.qkv")
-    return {"model.safetensors": _safetensors(leaving, torchvision.TORCHVISION)}, leaving
+    return {"model.safetensors": _safetensors(leaving, torchvision.TORCHVISION)}, leaving.changed({}, PREPARED)
 
 
 def _npz(leaving: Leaving) -> tuple[Files, Leaving]:
@@ -336,7 +339,7 @@ def _npz(leaving: Leaving) -> tuple[Files, Leaving]:
     theirs = renamed_back(leaving.tensors, google.GOOGLE, config.heads)
     file = io.BytesIO()
     np.savez(file, **{name: tensor.contiguous().numpy() for name, tensor in theirs.items()})  # type: ignore[arg-type]
-    notes = list(leaving.notes)
+    notes = [*leaving.notes, PREPARED]
     if config.mlp.kind == "gelu":
         notes.append("Google's code has the GELU by tanh, this model the one by erf: logits differ by about 2e-4.")
     if config.blocks.norm_eps != 1e-6:

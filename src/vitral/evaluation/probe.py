@@ -33,7 +33,7 @@ from vitral.evaluation.metrics import Figure, share
 from vitral.evaluation.paired import Paired, paired
 from vitral.evaluation.suspects import OutOfFold
 from vitral.files import write_whole
-from vitral.run import Run, last_name
+from vitral.run import Run, name_of
 from vitral.settings import FORMAT
 from vitral.version import __version__
 from vitral.weights.pretrained import Pretrained
@@ -192,19 +192,6 @@ def out_of_fold(weights: str | Path, source: str | Path | Data, sha256: str = ""
         probabilities[np.ix_(held, classes)] = found
         tell("learning", fold + 1, int(held_in.max()) + 1)
     return OutOfFold(packed, numbers, probabilities)
-
-
-def name_of(weights: str | Path) -> str:
-    """A word for weights.
-
-    >>> name_of("hf:google/vit-base-patch16-224"), name_of("weights/dino/model.safetensors")
-    ('google--vit-base-patch16-224', 'dino')
-    """
-    if str(weights).startswith("hf:"):
-        return str(weights).removeprefix("hf:").replace("/", "--")
-    path = Path(weights)
-    named = path.absolute().parent.name if path.stem == "model" else ""  # each folder has a file of this name
-    return named or (path.stem if path.suffix in (".safetensors", ".npz") else last_name(str(path)))
 
 
 def _features(pretrained: Pretrained, packed: Pack, numbers: Ints, tell: Tell) -> dict[str, Floats]:

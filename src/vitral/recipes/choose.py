@@ -117,7 +117,7 @@ def _from_weights(given: Mapping[str, Any], index: Index) -> Chosen:
         "train.batch_size": batch,
     }
     recipe = Recipe().changed(settings | MODES[mode])
-    learns = {"probe": "only a new head learns", "gentle": "the first blocks learn least", "full": "all of it learns"}
+    learns = {"probe": "only the head learns", "gentle": "the first blocks learn least", "full": "all of it learns"}
     reasons: dict[str, str | tuple[str, ...]] = {
         f"The model is that of {weights}: {config.width} wide, {config.depth} blocks.": "model.",
         f"{count:,} pictures to learn from: {mode}, {learns.get(mode)} (init.mode).": "init.mode",

@@ -61,4 +61,4 @@ def _trained(plan: Plan, steps: int) -> Iterator[int]:
         if step == steps:
             break
     stream.close()
-    learner.settle(plan.batches, after=steps)
+    learner.settle(plan.batches, steps, (steps - 1) / steps)

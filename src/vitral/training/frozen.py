@@ -69,8 +69,9 @@ class Kept(Batches):
         validates = np.isin(numbers, self.pack.of("validation")).all()
         if not validates and self.augment != Augment():  # they were looked at otherwise
             return answers(model, self.pack, numbers, self.preprocess)
-        tokens = (self.validation if validates else self.tokens[0])[torch.from_numpy(self.rows[numbers])]
-        views = torch.cat([self._views(model, some) for some in tokens.split(EACH)])
+        assert validates or np.isin(numbers, self.samples).all()
+        tokens, rows = self.validation if validates else self.tokens[0], torch.from_numpy(self.rows[numbers])
+        views = torch.cat([self._views(model, tokens[some]) for some in rows.split(EACH)])
         labels = torch.from_numpy(self.pack.index.labels[numbers])
         return Answers(_classified(model, views).float().cpu(), labels, views.mean(dim=1).float().cpu())
 

@@ -106,9 +106,10 @@ class Learner:
         for buffer, before in zip(self.model.buffers(), self.buffers, strict=True):
             buffer.copy_(before)
 
-    def settle(self, batches: Batches, after: int) -> None:
+    def settle(self, batches: Batches, after: int, progress: float) -> None:
         """Measure what BatchNorms remember anew, for the weights of the result: after few steps, or with averaged
         weights, it is not what these weights make of the pictures."""
+        self._thaw(progress)  # a run that goes on after its last step takes no other, and nothing has thawed yet
         stem = self.average.model.patch_embed
         if isinstance(stem, Whitened) and _learns(self.model.patch_embed):
             stream = batches.starting_at(after + 1)

@@ -17,12 +17,11 @@ from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import RecipeError
 from vitral.evaluation.answers import Answers, answers
-from vitral.evaluation.probe import name_of
 from vitral.model.config import ViTConfig
 from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
 from vitral.recipe import Init, Recipe, Rising, parse_budget
-from vitral.run import Choices, DataIdentity, Machine, Record
+from vitral.run import Choices, DataIdentity, Machine, Record, name_of
 from vitral.training.frozen import Kept, freeze, kept
 from vitral.training.learner import Learner
 from vitral.training.teacher import find_teacher, lesson

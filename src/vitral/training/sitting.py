@@ -268,7 +268,7 @@ class Sitting:
             self.record = self.record.model_copy(update=update)
             model = learner.result() if finished else learner.average.model
             if finished:
-                learner.settle(self.plan.batches, after=self.progress.step)
+                learner.settle(self.plan.batches, self.progress.step, self.share_done(self.progress.step))
             if all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
                 names, about = self.plan.pack.index.class_names, dict(self.plan.about)
                 weights = Weights(model, self.plan.preprocess, names, about)

@@ -39,12 +39,13 @@ def bfloat16_speed(device: torch.device) -> float:
     """How many times as fast as float32; below 1 where it is emulated, 0 where it fails.
 
     By a product of two matrices, since a whole step with emulated numbers would take seconds to try; and in a process
-    of its own, since there are machines that claim to have the instructions and end whoever uses them.
+    of its own, since there are processors that claim to have the instructions and end whoever uses them.
     """
     if device.type != "cpu":
-        return float(device.type == "cuda" and 2 * torch.cuda.is_bf16_supported(including_emulation=False))
+        real = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return 2.0 if real else 0.5  # roughly: what counts is a step, which is tried where this is promising
     tried = subprocess.run([sys.executable, "-P", "-c", TRIAL], capture_output=True, text=True)
-    return float(tried.stdout) if tried.returncode == 0 else 0.0
+    return float(tried.stdout.split()[-1]) if tried.returncode == 0 else 0.0
 
 
 def find_fastest(
@@ -92,7 +93,10 @@ def set_to(
 ) -> Pace:
     """Set the learner to what was chosen, and see how fast it is."""
     if choices.precision == "bfloat16" and not short_numbers(plan.learner.device):
-        raise RecipeError("This machine cannot compute with bfloat16: set train.precision=float32.")
+        raise RecipeError(
+            "This machine cannot compute with bfloat16: set train.precision=float32, or go on with a run where it was "
+            "begun."
+        )
     plan.learner.use(choices.precision, choices.compiled)
     try:
         return measure(plan, most)

@@ -111,7 +111,11 @@ def _checked(teach: Teach, source: str, class_names: tuple[str, ...]) -> Teach:
     """One that gives a logit a class, or is told to."""
 
     def checked(images: Tensor) -> Tensor:
-        found = teach(images)
+        try:
+            found = teach(images)
+        except Exception as error:  # of code that is not ours
+            told = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            raise RecipeError(f"teacher.source {source} fails on {len(images)} pictures ({told}).") from error
         wanted = (len(images), len(class_names))
         if not isinstance(found, Tensor) or found.shape != wanted:
             given = "×".join(map(str, found.shape)) if isinstance(found, Tensor) else type(found).__name__
@@ -129,14 +133,12 @@ def _weights(stored: Stored, source: str, class_names: tuple[str, ...]) -> Teach
         mean, std = (tuple(stored.about.get(name, ())) for name in ("mean", "std"))
         if not len(mean) == len(std) == 3:
             raise RecipeError(f"teacher.source {source} has no about.json that tells mean and std.")
-        count = len(stored.tensors["linear.weight"])
-        if count != len(class_names) and "class_names" not in stored.about:
-            raise RecipeError(
-                f"teacher.source {source} knows {count} classes, and the pictures {len(class_names)}: a teacher must "
-                "know the same."
-            )
         # Without names its classes are taken to be those of the pictures, in their order.
-        order = _order(tuple(stored.about.get("class_names", class_names)), class_names, source)
+        known, count = tuple(stored.about.get("class_names", class_names)), len(stored.tensors["linear.weight"])
+        if count != len(known):
+            where = "its about.json names" if "class_names" in stored.about else "the pictures have"
+            raise RecipeError(f"teacher.source {source} knows {count} classes, and {where} {len(known)}.")
+        order = _order(known, class_names, source)
         cnn = resnet_of(stored.tensors, mean, std)
         return lambda images: cnn(images)[:, order]
     pretrained = load_pretrained(source)

@@ -59,10 +59,7 @@ class Pretrained(Weights):
             return ()
         rows = [f"Of the weights, {what}: {words}." for what, words in self.loaded.rows if what in ("new", "left over")]
         guessed = [fact for fact, who in self.loaded.facts if who.startswith("as is usual")]
-        told = (
-            f"Nothing beside the weights tells, so as is usual for {self.loaded.family}: {', '.join(guessed)}. "
-            "An about.json there can tell otherwise (docs/engineer.md)."
-        )
+        told = f"No file beside the weights tells, so as is usual for {self.loaded.family}: {', '.join(guessed)}."
         return (*rows, told) if guessed else tuple(rows)
 
 
@@ -83,7 +80,8 @@ def load_pretrained(
     `norm_eps`, `resample`: how positions are brought to another grid) comes from config.json or about.json beside the
     weights, or from here; else it is what is usual for the family, and `loaded` says so.
 
-    `classes` gives it a new head; `image_size` resamples its positions; `channels` adapts its first layer.
+    `classes` gives it a new head, unless it has these already; `image_size` resamples its positions; `channels` adapts
+    its first layer.
 
     >>> pretrained = load_pretrained("weights/vit_tiny_patch16_224", classes=("ant", "bee"))  # doctest: +SKIP
     >>> pretrained.model.config.classes  # doctest: +SKIP
@@ -215,11 +213,12 @@ def _translated(stored: Stored, facts: Facts) -> Pretrained:
     if names is None and config.classes == len(imagenet_classes()):
         names = tuple(imagenet_classes().values())
         told_by.append(("class names = those of ImageNet", "as is usual for 1,000 classes"))
+    licence = str(stored.about.get("licence") or next((one.licence for one in KNOWN if one.where == stored.where), ""))
     return Pretrained(
         model.eval().requires_grad_(True),
         preprocess,
         names or _numbered(config.classes),
-        {"family": family.name} | {name: str(stored.about[name]) for name in ("licence",) if name in stored.about},
+        {"family": family.name} | ({"licence": licence} if licence else {}),
         Loaded(family.name, tuple(rows), tuple(told_by)),
     )
 

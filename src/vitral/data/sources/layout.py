@@ -76,6 +76,8 @@ UNSORTED = "unsorted"  # the one class of pictures that nobody has sorted
 def arrange(files: list[str], source: str, unsorted: bool = False) -> Layout:
     """The pictures among the files of a source, `/` between the folders, with their classes and splits; where it is
     asked for, also those that have no classes."""
+    if unsorted:
+        return _unsorted(files, source)
     paths, unread, notes = _pictures(files, source)
     tables = [path for path in files if path.lower().endswith(table.ENDINGS)]
     help_ = "Give each class a folder, or a CSV file with the columns path and label."
@@ -86,8 +88,6 @@ def arrange(files: list[str], source: str, unsorted: bool = False) -> Layout:
     inside = {folder[len(root) :]: count for folder, count in counts.items() if folder.startswith(root)}
     places, said = _places(inside, source, help_)
     names = {name for name, _ in places.values()} - {""}
-    if not names and unsorted:
-        return Layout("", paths, [UNSORTED] * len(paths), [""] * len(paths), notes, unread)
     if not names:
         raise DataError(f"{source} has {_pictures_of(len(paths))} and no class folders. {help_}")
     if len(names) == 1 and tables:  # `images/` and `labels.csv`
@@ -100,6 +100,18 @@ def arrange(files: list[str], source: str, unsorted: bool = False) -> Layout:
         said.append(f"{_pictures_of(len(loose))} {lie} outside the class folders and {have} no class: {few(loose)}.")
     below, classes, splits = (list(column) for column in zip(*kept, strict=True))
     return Layout(root, below, classes, splits, notes + said, unread)
+
+
+def _unsorted(files: list[str], source: str) -> Layout:
+    """All pictures: with their classes where each has one, else without any."""
+    paths, unread, notes = _pictures(files, source)
+    try:
+        layout = arrange(files, source)
+    except DataError:  # these names say nothing of classes
+        layout = None
+    if layout and len(layout.paths) == len(paths):
+        return layout
+    return Layout("", paths, [UNSORTED] * len(paths), [""] * len(paths), notes, unread)
 
 
 def _pictures(files: list[str], source: str) -> tuple[list[str], list[str], list[str]]:
