@@ -116,7 +116,7 @@ def stored_of(source: str | Path | nn.Module) -> Stored:
     if isinstance(source, nn.Module):
         return of_module(source)
     if str(source).startswith("hf:"):
-        return read_stored(from_hub(str(source).removeprefix("hf:")))
+        return replace(read_stored(from_hub(str(source).removeprefix("hf:"))), where=str(source))
     path = Path(source)
     if not path.exists() and (named := data_directory("auto") / "weights" / path).exists():
         path = named
