@@ -12,7 +12,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from sklearn.datasets import load_sample_image
 from torch import Tensor
 
-from vitral.data.augment import augment, colour, mix
+from vitral.data.augment import augment, colour, mix, moved
 from vitral.data.augment.draws import Draws
 from vitral.data.augment.geometry import rectangle, resample
 from vitral.data.augment.policies import OPERATIONS, RAND, WIDE, Range, Round
@@ -461,3 +461,29 @@ def test_flat_pictures_stay_flat() -> None:
         seen = flat(images.clone())
         assert (seen - seen[0, 0, 0, 0]).abs().max() < 0.01
     assert torch.equal(colour.equalize(images.clone()), images.round())
+
+
+MIRROR = {"outside": "mirror"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored"),
+    [
+        ({"flip": "random"}, 32),
+        ({"flip": "random", "pad": 4} | MIRROR, 24),
+        ({"flip": "random", "pad": 3} | MIRROR, 32),
+        ({"crop": 0.3, "flip": "random"} | MIRROR, 24),
+        ({"rotate": 20, "shift": 0.1, "zoom": 0.1} | MIRROR, 24),
+        ({"rotate": 20, "shift": 0.1, "zoom": 0.1} | MIRROR, 32),
+    ],
+)
+def test_what_belongs_to_places_is_moved_with_them(asked: dict[str, Any], stored: int) -> None:
+    """The picture itself, taken for a map, goes where the picture goes. Of one that is stored larger the map knows the
+    centre alone: there the edges are left out."""
+    how, samples, edge = Augment.read(asked), np.arange(16), (stored - 24) // 2
+    images = pictures(16, height=stored, width=stored)
+    centres = images[:, :, edge : edge + 24, edge : edge + 24].float()
+    changed = augmented(images, how, size=(24, 24), epoch=1)
+    maps = moved(centres, how, Draws(0, 1, samples, 0 * samples), stored=(stored, stored), size=(24, 24))
+    inside = slice(8, 16) if edge else slice(0, 24)
+    torch.testing.assert_close(maps[:, :, inside, inside], changed[:, :, inside, inside], rtol=0, atol=0.05)

@@ -6,14 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
 from conftest import quick_digits, stopped
 from vitral import Classifier, RecipeError, Run, RunError, train
+from vitral.data.augment.geometry import flips
 from vitral.data.batches import in_order
 from vitral.evaluation.answers import answers
 from vitral.recipe import Recipe
+from vitral.training.lesson import AnswerLesson, MapLesson, Pupil
 from vitral.training.preparation import prepared
+from vitral.weights.resnet import ResNet
 
 SHAPES = {"pixels": ["batch", 1, 8, 8], "said": ["batch", 10]}  # of a teacher in ONNX
 
@@ -27,7 +32,7 @@ def test_weights_teach_as_they_answer(trained: Run) -> None:
     """A teacher that is asked once about each picture says what it says when it is evaluated."""
     plan = prepared(taught(trained.folder, teacher__sees="picture"))
     lesson, weights = plan.learner.lesson, trained.weights()
-    assert lesson is not None and lesson.teach is None
+    assert isinstance(lesson, AnswerLesson) and lesson.teach is None
     train_pictures = plan.pack.of("train")
     expected = answers(weights.model, plan.pack, train_pictures, weights.preprocess).logits
     torch.testing.assert_close(lesson.said[torch.from_numpy(train_pictures)], expected, rtol=0, atol=1e-4)
@@ -46,7 +51,7 @@ def test_the_loss_is_as_in_the_paper(trained: Run, kind: str) -> None:
         )
     )
     learner = plan.learner
-    assert learner.lesson is not None
+    assert isinstance(learner.lesson, AnswerLesson)
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -87,7 +92,7 @@ def test_python_logits_files_and_weights_say_the_same(trained: Run, tmp_path: Pa
     said = []
     for source in (trained.folder, tmp_path / "said.npz", f"{tmp_path / 'mine.py'}:teach"):
         lesson = prepared(taught(source, teacher__sees="picture")).learner.lesson
-        assert lesson is not None
+        assert isinstance(lesson, AnswerLesson)
         said.append(lesson.said[torch.from_numpy(numbers)])
     torch.testing.assert_close(said[0], said[1], rtol=0, atol=1e-4)
     torch.testing.assert_close(said[0], said[2], rtol=0, atol=1e-4)
@@ -113,7 +118,7 @@ def test_an_onnx_file_says_what_its_layer_says(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "teacher.onnx")
     plan = prepared(taught(tmp_path / "teacher.onnx", teacher__sees="batch"))
     lesson, (_, batch) = plan.learner.lesson, next(plan.batches.starting_at(1))
-    assert lesson is not None
+    assert isinstance(lesson, AnswerLesson)
     mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (plan.preprocess.mean, plan.preprocess.std))
     expected = layer((batch.images * std + mean).flatten(1))
     torch.testing.assert_close(lesson.logits(batch, slice(None)), expected.detach(), rtol=0, atol=1e-5)
@@ -175,7 +180,7 @@ def test_what_is_wrong_with_a_teacher_is_told(name: str, told: str, tmp_path: Pa
     plan = prepared(taught("none"))
     with pytest.raises(RecipeError, match=told):
         lesson = prepared(taught(tmp_path / name)).learner.lesson
-        assert lesson is not None
+        assert isinstance(lesson, AnswerLesson)
         lesson.logits(next(plan.batches.starting_at(1))[1], slice(None))
 
 
@@ -186,6 +191,83 @@ def test_another_teacher_in_between_is_noticed(tmp_path: Path) -> None:
     source.write_text("def teach(images): return images.flatten(1)[:, 10:20]\n")
     with pytest.raises(RunError, match="is not the one that .* was begun with"):
         train(out=run, resume=True)
+
+
+# ---- what a CNN sees at each place
+
+
+@pytest.fixture
+def cnn(tmp_path: Path) -> Path:
+    """One that has learnt nothing, with two classes, beside a folder of pictures in colour."""
+    for number in range(24):
+        pixels = np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)
+        folder = tmp_path / "pictures" / ("train" if number < 16 else "test") / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    (tmp_path / "cnn").mkdir()
+    save_file(ResNet(1, 2, (0.5,) * 3, (0.25,) * 3).state_dict(), tmp_path / "cnn" / "model.safetensors")
+    (tmp_path / "cnn" / "about.json").write_text('{"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}')
+    return tmp_path / "cnn"
+
+
+def shown(cnn: Path, **settings: object) -> Recipe:
+    given = {
+        "model": {"image_size": 16, "patch_size": 4, "width": 64, "depth": 1, "heads": 2, "channels": 3, "classes": 0},
+        "data": {"source": str(cnn.parent / "pictures"), "directory": str(cnn.parent / "data")},
+        "teacher": {"source": str(cnn), "kind": "map", "sees": "picture", "weight": 0.3},
+        "train": {"budget": "6steps", "batch_size": 8, "precision": "float32", "compile": "no"},
+    }
+    return Recipe.read(given).changed({name.replace("__", "."): value for name, value in settings.items()})
+
+
+def test_a_map_that_was_made_once_is_moved_with_its_picture(cnn: Path) -> None:
+    """Where a picture is not mirrored it is the map that is made of the batch, to half precision."""
+    maps = {}
+    for sees in ("picture", "batch"):
+        plan = prepared(shown(cnn, teacher__sees=sees, data__augment={"flip": "random"}))
+        _, batch = next(plan.batches.starting_at(1))
+        assert isinstance(plan.learner.lesson, MapLesson) and batch.draws is not None
+        maps[sees] = plan.learner.lesson.maps(batch, slice(2, 8))
+        assert maps[sees].shape == (6, 64, 4, 4)
+        as_it_is = in_order(plan.pack, batch.samples[2:8], plan.preprocess)
+        seen = plan.learner.lesson.seen(next(as_it_is).images)
+        mirrored = torch.from_numpy(flips(plan.batches.augment, batch.draws)[2:8])
+    assert 0 < int(mirrored.sum()) < 6
+    torch.testing.assert_close(maps["picture"][~mirrored], maps["batch"][~mirrored], rtol=0, atol=1e-2)
+    torch.testing.assert_close(maps["picture"][mirrored], seen[mirrored].flip(3), rtol=0, atol=1e-2)
+
+
+def test_the_first_numbers_of_each_token_are_to_be_what_the_teacher_sees(cnn: Path) -> None:
+    plan = prepared(shown(cnn, train__patches="rising", train__label_smoothing=0.0))
+    learner, lesson = plan.learner, plan.learner.lesson
+    assert isinstance(lesson, MapLesson)
+    step, batch = next(plan.batches.starting_at(1))
+    found, _ = learner.gradients(step, batch, 0.0)
+    keep = learner._kept(batch.images, batch.samples, step, 0.0)
+    assert keep is not None and keep.shape == (8, 8)  # half of the 16 patches
+    with torch.no_grad():
+        tokens = learner.model.features(batch.images, keep)
+        wanted = lesson.maps(batch, slice(0, 8)).flatten(2)  # (B, F, N)
+        apart = [(tokens[i, 1 + k] - wanted[i, :, keep[i, k]]).square().mean() for i in range(8) for k in range(8)]
+        expected = 0.7 * cross_entropy(learner.model.head(tokens[:, 0]), batch.labels) + 0.3 * torch.stack(apart).mean()
+    assert float(found) == pytest.approx(float(expected), rel=1e-4)
+    coarse = Pupil(torch.empty(0), tokens[:, 1:5], None, (2, 2))
+    assert float(lesson.loss(batch, slice(0, 8), coarse)) > 0  # a grid of another size
+
+
+def test_a_run_that_is_shown_maps_resumes_to_the_bit(cnn: Path, tmp_path: Path) -> None:
+    augment = {"flip": "alternating", "pad": 2, "outside": "mirror"}
+    recipe = shown(cnn, train__patches="rising", data__augment=augment)
+    whole = train(recipe, out=tmp_path / "whole")
+    again = train(out=stopped(recipe, tmp_path / "stopped", after=3), resume=True)
+    assert whole.record.weights == again.record.weights
+
+
+def test_who_cannot_show_maps_or_hold_them_is_told(cnn: Path, trained: Run) -> None:
+    with pytest.raises(RecipeError, match="teacher.kind map needs a CNN, which .* is not"):
+        prepared(taught(trained.folder, teacher__kind="map"))
+    with pytest.raises(RecipeError, match="sees 64 numbers at each place, and model.width is 32"):
+        prepared(shown(cnn, model__width=32))
 
 
 @pytest.mark.slow

@@ -134,7 +134,10 @@ class Teacher(Settings):
     source: str = Field(
         default="none", description="none; weights, an .onnx file, mine.py:function, or an .npz of logits"
     )
-    kind: Literal["hard", "soft"] = Field(default="hard", description="its answer is a label; or its probabilities are")
+    kind: Literal["hard", "soft", "map"] = Field(
+        default="hard",
+        description="its answer is a label; or its probabilities are; or what a CNN sees is what tokens are to hold",
+    )
     sees: Literal["batch", "picture"] = Field(
         default="batch", description="what the model sees, at every step; or each picture as it is, once"
     )

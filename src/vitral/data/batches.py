@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitral.data.augment import augment, mix
+from vitral.data.augment import augment, mix, moved
+from vitral.data.augment.draws import Draws
 from vitral.data.config import Augment
 from vitral.data.pack import Pack
 from vitral.data.preprocess import Preprocess
@@ -29,6 +30,7 @@ class Batch:
     labels: Tensor  # (B,)
     samples: NDArray[np.int64]  # (B,) the numbers of the samples in their Index
     targets: Tensor  # what the loss is taken against: the labels, or (B, classes) shares where pictures are mixed
+    draws: Draws | None = None  # what was random about the images; None: nothing
     waited: float = 0.0  # seconds between being asked for and being there
 
 
@@ -141,7 +143,13 @@ class Batches:
                 samples=samples,
                 copies=copies,
             )
-        return Batch(images, labels, samples, targets)
+        return Batch(images, labels, samples, targets, Draws(self.seed, epoch, samples, copies))
+
+    def moved(self, maps: Tensor, batch: Batch, rows: slice) -> Tensor:
+        """What belongs to places in these pictures as they are, (B, F, h, w), where it is in the batch's images."""
+        assert batch.draws is not None
+        stored = (self.pack.images.shape[2], self.pack.images.shape[3])
+        return moved(maps, self.augment, batch.draws.rows(rows), stored=stored, size=self.preprocess.image_size)
 
 
 def class_weights(pack: Pack) -> Tensor:

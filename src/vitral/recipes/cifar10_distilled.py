@@ -9,5 +9,5 @@ from vitral.recipes.cifar10 import cifar10
 
 # The teacher speaks once of each picture, which takes a minute of the ten; at every step it would take half of them.
 cifar10_distilled = cifar10.model_copy(
-    update={"teacher": Teacher(source="cifar10_resnet56", kind="soft", sees="picture", weight=0.5, temperature=2.0)}
+    update={"teacher": Teacher(source="cifar10_resnet56", kind="map", sees="picture", weight=0.5)}
 )

@@ -1,7 +1,7 @@
 """What learns: the model, its average and its optimizers; one step of it; and all that an exact resume needs."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
@@ -21,8 +21,8 @@ from vitral.model.vit import ViT
 from vitral.recipe import Course, Fixed, Init, Train
 from vitral.training.averages import Average
 from vitral.training.frozen import freeze
+from vitral.training.lesson import Lesson, MapLesson, Pupil
 from vitral.training.optimizers import make_optimizers
-from vitral.training.teacher import Lesson
 
 Rest = Callable[[ViT, Tensor], Tensor]
 
@@ -83,7 +83,8 @@ class Learner:
             keep = self._kept(images, batch.samples[rows], step, progress)
             short = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
             with _reseeded(self.train, step, part), short:
-                heads = [one.to(images.dtype) for one in self._heads(images, keep)]
+                heads, patches = self._heads(images, keep)
+            heads = [one.to(images.dtype) for one in heads]
             logits = torch.stack(heads).mean(dim=0)
             mean = cross_entropy(
                 logits if self.lesson is None else heads[0],
@@ -91,9 +92,10 @@ class Learner:
                 weight=self.class_weights,
                 label_smoothing=self.train.label_smoothing,
             )
-            if self.lesson:  # the class token learns from the label, the distillation token from the teacher
-                word, weight = self.lesson.logits(batch, rows).to(self.device), self.lesson.asked.weight
-                mean = (1 - weight) * mean + weight * self.lesson.loss(heads[-1], word)
+            if self.lesson:  # the class token learns from the label, another one or the patches from the teacher
+                pupil = Pupil(heads[-1], patches.to(images.dtype), keep, self.model.grid_of(images))
+                weight = self.lesson.asked.weight
+                mean = (1 - weight) * mean + weight * self.lesson.loss(batch, rows, pupil)
             share = len(logits) / count
             (mean * share).backward()
             loss += mean.detach() * share
@@ -158,11 +160,14 @@ class Learner:
         self.optimizers.restore(groups["optimizer"])
         self.best = groups["best"]
 
-    def _heads(self, images: Tensor, keep: Tensor | None) -> tuple[Tensor, ...]:  # → (B, classes) each
-        """The logits; with a teacher those of each classifier, else their mean."""
+    def _heads(self, images: Tensor, keep: Tensor | None) -> tuple[Sequence[Tensor], Tensor]:
+        """The logits, (B, classes) each: with a teacher those of each classifier, else their mean; and the tokens of
+        the patches, (B, K, D), if the teacher speaks of them."""
         if self.lesson:
-            return self.model.logits(self.model.features(images, keep, self.model.config.tokens_seen))
-        return (self.forward(images) if self.rest else self.forward(images, keep),)
+            seen = None if isinstance(self.lesson, MapLesson) else self.model.config.tokens_seen
+            tokens = self.model.features(images, keep, seen)
+            return self.model.logits(tokens), tokens[:, self.model.config.extra :]
+        return [self.forward(images) if self.rest else self.forward(images, keep)], images
 
     def _thaw(self, progress: float) -> None:
         """Frozen blocks begin to learn one after another, the last one first, and the embedding in the end."""

@@ -24,7 +24,8 @@ from vitral.recipe import Init, Recipe, Rising, parse_budget
 from vitral.run import Choices, DataIdentity, Machine, Record, name_of
 from vitral.training.frozen import Kept, freeze, kept
 from vitral.training.learner import Learner
-from vitral.training.teacher import find_teacher, lesson
+from vitral.training.lesson import lesson
+from vitral.training.teacher import find_teacher
 from vitral.version import __version__
 from vitral.weights.pretrained import Pretrained, load_pretrained
 from vitral.weights.stored import digest
@@ -116,7 +117,7 @@ def prepare(
     if blocks:
         freeze(model, blocks, trunk=probe)
     held = (yield from kept(batches, model, recipe, blocks)) if teacher is None and to_train else None
-    taught = (yield from lesson(recipe.teacher, teacher, packed, preprocess)) if to_train else None
+    taught = (yield from lesson(recipe.teacher, teacher, batches, config.width)) if to_train else None
     weights = class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None
     steps = parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch
     return Plan(

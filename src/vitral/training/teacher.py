@@ -1,4 +1,4 @@
-"""A model that has learnt already teaches another one (Hinton et al. 2015; DeiT: Touvron et al. 2021).
+"""A model that has learnt already, to teach another one: what it says and how that counts is in `lesson.py`.
 
 A teacher is whatever gives logits for pictures: weights that `load_pretrained` reads, an ONNX file, a Python file's
 function or module, a ResNet for CIFAR, or a file of logits. It sees pixels from 0 to 1, (B, C, H, W), as the pupil's
@@ -7,7 +7,7 @@ batch has them; weights that were loaded see them as they were trained to.
 
 import zipfile
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, interpolate, kl_div
+from torch.nn.functional import interpolate
 
-from vitral.data.batches import Batch, in_order
-from vitral.data.pack import Pack, Progress
-from vitral.data.preprocess import Preprocess
+from vitral.data.pack import Pack
 from vitral.errors import RecipeError
 from vitral.files import run_python, sha256_of
 from vitral.recipe import Teacher
@@ -31,37 +29,12 @@ Teach = Callable[[Tensor], Tensor]  # (B, C, H, W), 0 to 1 → (B, classes)
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """What the teacher says of the pictures of a batch, and how it counts."""
-
-    asked: Teacher
-    teach: Teach | None  # None: it has said all that it says
-    said: Tensor  # (samples, classes): of each picture as it is, where it is asked once
-    preprocess: Preprocess
-
-    def logits(self, batch: Batch, rows: slice) -> Tensor:  # → (B, classes)
-        """Of the pictures as they are, or as the pupil sees them."""
-        if self.teach is None:
-            return self.said[torch.from_numpy(batch.samples[rows])]
-        return _asked(self.teach, batch.images[rows], self.preprocess)
-
-    def loss(self, pupil: Tensor, teacher: Tensor) -> Tensor:  # (B, classes) each → ()
-        """Hard: the teacher's answer is the label. Soft: its probabilities are, at a common temperature."""
-        if self.asked.kind == "hard":
-            return cross_entropy(pupil, teacher.argmax(dim=1))
-        t = self.asked.temperature
-        apart = kl_div(
-            (pupil / t).log_softmax(dim=1), (teacher / t).log_softmax(dim=1), reduction="batchmean", log_target=True
-        )
-        return apart * t**2
-
-
-@dataclass(frozen=True)
 class Found:
     """A teacher that is there."""
 
     teach: Teach | None  # None: a file of what it said
     digest: str  # of its file or its weights: another one would teach otherwise
+    see: Teach | None = None  # of a CNN: → (B, F, h, w)
 
 
 def find_teacher(asked: Teacher, class_names: tuple[str, ...]) -> Found | None:
@@ -78,33 +51,9 @@ def find_teacher(asked: Teacher, class_names: tuple[str, ...]) -> Found | None:
         teach = _checked(_onnx(path), asked.source, class_names) if path.suffix == ".onnx" else None
         return Found(teach, sha256_of(path))
     stored = stored_of(asked.source)
-    return Found(_weights(stored, asked.source, class_names), digest(stored.tensors.values()))
-
-
-def lesson(
-    asked: Teacher, found: Found | None, pack: Pack, preprocess: Preprocess
-) -> Generator[Progress, None, Lesson | None]:
-    """What the teacher has to say; where it is asked once, all of it, which may take minutes: it tells."""
-    if found is None:
-        return None
-    if found.teach is None:
-        return Lesson(asked, None, _from_file(Path(asked.source), pack), preprocess)
-    if asked.sees == "batch":
-        return Lesson(asked, found.teach, torch.empty(0), preprocess)
-    said, train = torch.zeros(len(pack.index.samples), len(pack.index.class_names)), pack.of("train")
-    done = 0
-    for batch in in_order(pack, train, preprocess):
-        said[torch.from_numpy(batch.samples)] = _asked(found.teach, batch.images, preprocess)
-        done += len(batch.samples)
-        yield Progress(done, len(train), doing="the teacher looks at the pictures, once")
-    return Lesson(asked, None, said, preprocess)
-
-
-@torch.no_grad()
-def _asked(teach: Teach, images: Tensor, preprocess: Preprocess) -> Tensor:
-    mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (preprocess.mean, preprocess.std))
-    found = teach(images * std + mean)
-    return found.detach().float()
+    if is_resnet(stored.tensors):
+        return _cnn(stored, asked.source, class_names)
+    return Found(_weights(asked.source, class_names), digest(stored.tensors.values()))
 
 
 def _checked(teach: Teach, source: str, class_names: tuple[str, ...]) -> Teach:
@@ -128,19 +77,21 @@ def _checked(teach: Teach, source: str, class_names: tuple[str, ...]) -> Teach:
     return checked
 
 
-def _weights(stored: Stored, source: str, class_names: tuple[str, ...]) -> Teach:
-    if is_resnet(stored.tensors):
-        mean, std = (tuple(stored.about.get(name, ())) for name in ("mean", "std"))
-        if not len(mean) == len(std) == 3:
-            raise RecipeError(f"teacher.source {source} has no about.json that tells mean and std.")
-        # Without names its classes are taken to be those of the pictures, in their order.
-        known, count = tuple(stored.about.get("class_names", class_names)), len(stored.tensors["linear.weight"])
-        if count != len(known):
-            where = "its about.json names" if "class_names" in stored.about else "the pictures have"
-            raise RecipeError(f"teacher.source {source} knows {count} classes, and {where} {len(known)}.")
-        order = _order(known, class_names, source)
-        cnn = resnet_of(stored.tensors, mean, std)
-        return lambda images: cnn(images)[:, order]
+def _cnn(stored: Stored, source: str, class_names: tuple[str, ...]) -> Found:
+    mean, std = (tuple(stored.about.get(name, ())) for name in ("mean", "std"))
+    if not len(mean) == len(std) == 3:
+        raise RecipeError(f"teacher.source {source} has no about.json that tells mean and std.")
+    # Without names its classes are taken to be those of the pictures, in their order.
+    known, count = tuple(stored.about.get("class_names", class_names)), len(stored.tensors["linear.weight"])
+    if count != len(known):
+        where = "its about.json names" if "class_names" in stored.about else "the pictures have"
+        raise RecipeError(f"teacher.source {source} knows {count} classes, and {where} {len(known)}.")
+    order = _order(known, class_names, source)
+    cnn = resnet_of(stored.tensors, mean, std)
+    return Found(lambda images: cnn(images)[:, order], digest(stored.tensors.values()), cnn.features)
+
+
+def _weights(source: str, class_names: tuple[str, ...]) -> Teach:
     pretrained = load_pretrained(source)
     order = _order(pretrained.class_names, class_names, source)
     model, preprocess = pretrained.model.eval(), pretrained.preprocess
@@ -182,8 +133,9 @@ def _onnx(path: Path) -> Teach:
     return lambda images: torch.from_numpy(session.run(None, {name: images.numpy()})[0])
 
 
-def _from_file(path: Path, pack: Pack) -> Tensor:
+def from_file(source: str, pack: Pack) -> Tensor:  # → (samples, classes)
     """`samples` (names), `logits` (n, classes) and `class_names`, in whatever order."""
+    path = Path(source)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as said_of:
             samples, logits = said_of["samples"], said_of["logits"]

@@ -46,11 +46,15 @@ class ResNet(nn.Module):
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
 
-    def forward(self, images: Tensor) -> Tensor:  # → (B, classes)
+    def features(self, images: Tensor) -> Tensor:  # → (B, 64, H/4, W/4)
+        """What it sees at each place."""
         x = relu(self.bn1(self.conv1((images - self.mean) / self.std)))
         for number in (1, 2, 3):
             x = getattr(self, f"layer{number}")(x)
-        return self.linear(x.mean(dim=(2, 3)))
+        return x
+
+    def forward(self, images: Tensor) -> Tensor:  # → (B, classes)
+        return self.linear(self.features(images).mean(dim=(2, 3)))
 
 
 def is_resnet(tensors: Mapping[str, Tensor]) -> bool:

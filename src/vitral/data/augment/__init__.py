@@ -17,12 +17,12 @@ from vitral.data.augment import colour
 from vitral.data.augment.change import Change
 from vitral.data.augment.draws import Draws
 from vitral.data.augment.erase import erase
-from vitral.data.augment.geometry import Place, Size, affine_matrices
+from vitral.data.augment.geometry import Place, Size, affine_matrices, centre, resample
 from vitral.data.augment.mix import mix
 from vitral.data.augment.policies import blur_sigma, rounds, three
 from vitral.data.config import Augment
 
-__all__ = ["affine_matrices", "augment", "mix"]
+__all__ = ["affine_matrices", "augment", "mix", "moved"]
 
 # Numbers in a piece of the batch: few enough that its memory is used again (a page that is new costs more than what is
 # written on it), enough that threads that work on a batch each do not wait for each other between two short operations.
@@ -60,6 +60,15 @@ def augment(
         for change in changes:
             change(piece, rows)
     return augmented
+
+
+def moved(maps: Tensor, how: Augment, draws: Draws, *, stored: Size, size: Size) -> Tensor:
+    """What belongs to places in the centres of pictures, (B, F, h, w), where `augment` has moved them to."""
+    more = [one.matrices(size) for one in rounds(how.policy, draws)]
+    place = Place.drawn(how, draws, more, stored=stored, size=size, whole=False)
+    assert place.matrices is not None
+    h, w = maps.shape[2:]
+    return resample(maps, np.linalg.inv(centre(stored, size)) @ place.matrices, (h, w), how.outside)
 
 
 def _settings(how: Augment, draws: Draws, size: Size) -> list[Change]:

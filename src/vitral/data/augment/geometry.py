@@ -31,15 +31,17 @@ class Place:
     matrices: Numbers | None  # (B, 3, 3) of all of it; none where whole pixels are all there is
 
     @classmethod
-    def drawn(cls, how: Augment, draws: Draws, more: list[Numbers], *, stored: Size, size: Size) -> "Place":
-        """`more` are matrices of what comes last."""
+    def drawn(
+        cls, how: Augment, draws: Draws, more: list[Numbers], *, stored: Size, size: Size, whole: bool = True
+    ) -> "Place":
+        """`more` are matrices of what comes last. Without `whole` there are matrices also for whole pixels."""
         count = len(draws.samples)
         mirrored = flips(how, draws) if how.flip != "none" else np.zeros(count, bool)
         shift = _whole_pixels(how, draws) if how.pad else np.zeros((2, count), np.int64)
         affine = bool(how.rotate or how.zoom or how.shear or how.shift)
-        if not (how.crop or affine or more):
+        if whole and not (how.crop or affine or more):
             return cls(size, how.outside, mirrored, shift, None)
-        matrices = _crop(how, draws) if how.crop else np.stack([_centre(stored, size)] * count)
+        matrices = _crop(how, draws) if how.crop else np.stack([centre(stored, size)] * count)
         if how.pad:
             matrices = matrices @ moves(shift[1] / size[1], shift[0] / size[0])
         if how.flip != "none":
@@ -180,7 +182,7 @@ def _crop(how: Augment, draws: Draws) -> Numbers:
     return matrices
 
 
-def _centre(stored: Size, size: Size) -> Numbers:
+def centre(stored: Size, size: Size) -> Numbers:
     """(3, 3): the middle of a picture that is larger than the output; the same pixels as `_picked`."""
     matrix = np.eye(3)
     for row, (large, small) in enumerate(zip(stored[::-1], size[::-1], strict=True)):
