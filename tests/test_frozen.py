@@ -215,8 +215,8 @@ def test_the_rates_are_told_part_by_part(pictures: Path) -> None:
 def test_with_weights_a_set_that_is_a_recipe_too_is_its_pictures() -> None:
     """What `vitral probe` proposes at its end."""
     asked = ["train", "digits", f"init.weights={WEIGHTS}"]
-    told = CliRunner().invoke(vitral, [*asked, "--dry-run"])
-    assert told.exit_code == 0, told.output
+    told = CliRunner().invoke(vitral, [*asked, "train.budget=2m", "--dry-run"])
+    assert told.exit_code == 0 and "As many steps as fit into 2m, of 64 pictures." in told.output, told.output
     assert f"The model is that of {WEIGHTS}" in told.output and "10 classes" in told.output
     shown = CliRunner().invoke(vitral, ["show", *asked[1:]]).output
     assert Recipe.from_toml(shown).model.patch_size == 8 and Recipe.from_toml(shown).data.source == "digits"

@@ -96,6 +96,7 @@ def command(
 def _show_groups(recipe: "Recipe") -> None:
     """Which parts of the model learn, and at which rate."""
     from vitral.cli.terminal import print_table, table
+    from vitral.recipe import parse_budget
     from vitral.training.preparation import prepared
 
     plan = prepared(recipe, to_train=False)
@@ -114,7 +115,9 @@ def _show_groups(recipe: "Recipe") -> None:
         decay = f"{part.decay:g}" + (f" on {part.decayed:,}" if 0 < part.decayed < part.numbers else "")
         listed.add_row(part.name, f"{part.numbers:,}", rate, decay if part.learns else "")
     print_table(listed)
-    console.print(f"{plan.steps:,} steps of {plan.batches.batch_size} pictures. Nothing was trained.")
+    timed = parse_budget(recipe.train.budget)[0]
+    steps = f"As many steps as fit into {recipe.train.budget}," if timed else f"{plan.steps:,} steps"
+    console.print(f"{steps} of {plan.batches.batch_size} pictures. Nothing was trained.")
 
 
 def _asked(name: str, typed: tuple[str, ...], goes_on: Path | None) -> "Recipe":
