@@ -103,7 +103,6 @@ def _of_about(about: Mapping[str, Any], whence: str) -> Facts:
         resample=about.get("resample") or ("dino" if about.get("family") == "DINO" else None),
         image_size=_size(about.get("image_size", about.get("image"))),
         mlp=about.get("mlp") or ("gelu-quick" if activation.startswith("quick GELU") else None),
-        pool=about.get("pool"),
         class_names=_names(about.get("class_names")),
     )
 
