@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from conftest import FIXTURES, stopped
+from conftest import FIXTURES, slowly, stopped
 from vitral import RecipeError, Run, RunError, events, load_pretrained, train
 from vitral.cli import vitral
 from vitral.evaluation.answers import answers
@@ -153,7 +153,7 @@ def test_a_measured_stem_that_thaws_resumes_to_the_bit_and_its_average_is_settle
         torch.testing.assert_close(plan.learner.average.model.state_dict()[name], state[name], rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+@pytest.mark.parametrize("optimizer", ["muon", *slowly("adamw", "sgd")])
 def test_a_probe_from_a_run_of_our_own_keeps_all_but_the_head(pictures: Path, tmp_path: Path, optimizer: str) -> None:
     """With a whitened stem, whose BatchNorms remember things too; stopped, resumed and averaged."""
     first = choose(str(pictures), {"train.budget": "3steps", "train.baseline": False, "train.batch_size": 8}).recipe

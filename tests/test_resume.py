@@ -225,7 +225,8 @@ def command(folder: Path, *more: str) -> list[str]:
     return [*start, "--out", str(folder), "--resume", *more]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, *slowly(signal.SIGINT)])
+@pytest.mark.slow  # test_ctrl_c_keeps_what_was_learnt, in test_cli.py, stands for them
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_says_how_to_go_on(whole: Run, tmp_path: Path, number: signal.Signals) -> None:
     child = subprocess.Popen(command(tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None

@@ -86,10 +86,10 @@ def test_short_numbers_that_end_the_process_are_not_used_and_asked_for_told() ->
         find_fastest(Train(precision="bfloat16"), made, measured_as(1.0), broken)
 
 
-def test_the_trial_of_short_numbers_tells_slow_and_fatal_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_of_short_numbers_outlives_those_that_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same trial with numbers that every machine has; and with an instruction that this one has not."""
     monkeypatch.setattr(speed, "TRIAL", speed.TRIAL.replace("bfloat16", "float64"))
-    assert 0.0 < bfloat16_speed.__wrapped__(torch.device("cpu")) < 1.0
+    assert bfloat16_speed.__wrapped__(torch.device("cpu")) > 0.0
     monkeypatch.setattr(speed, "TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGILL)")
     assert bfloat16_speed.__wrapped__(torch.device("cpu")) == 0.0
 
