@@ -84,7 +84,7 @@ def test_nineteen_in_twenty_validation_pictures_are_near(trained: Run) -> None:
 
 
 def test_a_training_leaves_its_doubt_in_the_run_folder(trained: Run) -> None:
-    found = Calibration.beside(trained.folder, trained.weights().model)
+    found = Calibration.load(trained.folder, trained.weights().model)
     assert found is not None and found.means.shape == (10, 16) and found.metric.shape == (16, 16)
     classifier = Classifier.load(trained)
     plain = Classifier(trained.weights())
@@ -117,7 +117,7 @@ def test_without_validation_pictures_there_is_no_temperature_and_it_is_said(
     source = {"data.source": str(tmp_path / "pictures"), "data.validation": 0.0, "train.batch_size": 4}
     run = train(quick_digits().changed(source), out=tmp_path / "run")
     assert (
-        Calibration.beside(run.folder, run.weights().model) is None
+        Calibration.load(run.folder, run.weights().model) is None
         and not (run.folder / "calibration.safetensors").exists()
     )
     tell(evaluate(run))
@@ -138,10 +138,10 @@ def test_an_evaluation_tells_both(trained: Run) -> None:
 
 
 def test_it_comes_back_as_it_was_written(tmp_path: Path, trained: Run) -> None:
-    found = Calibration.beside(trained.folder, trained.weights().model)
+    found = Calibration.load(trained.folder, trained.weights().model)
     assert found is not None
     found.write(tmp_path)
-    again = Calibration.beside(tmp_path, trained.weights().model)
+    again = Calibration.load(tmp_path, trained.weights().model)
     assert again is not None and again.head == found.head
     for name in ("temperature", "means", "metric", "far"):
         assert torch.equal(getattr(found, name), getattr(again, name))

@@ -16,7 +16,7 @@ from vitral.data.config import Data
 from vitral.data.pack import Pack, pack
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
-from vitral.evaluation.baseline import Beside, baseline, beside
+from vitral.evaluation.baseline import BaselineComparison, baseline, compare_with_baseline
 from vitral.evaluation.evaluate import evaluate
 from vitral.recipes import find_recipe, has_pictures
 from vitral.recipes.choose import choose
@@ -141,8 +141,8 @@ def test_a_rare_class_is_among_those_that_simple_methods_learn_from(
     assert baseline(pictures).test_accuracy == 1.0  # with one picture of each of three classes
 
 
-def beside_of(gained: int, lost: int, pictures: int = 200, accuracy: float = 0.5) -> Beside:
-    return Beside("logistic regression on 32 × 32 pixels", pictures, accuracy, gained, lost)
+def beside_of(gained: int, lost: int, pictures: int = 200, accuracy: float = 0.5) -> BaselineComparison:
+    return BaselineComparison("logistic regression on 32 × 32 pixels", pictures, accuracy, gained, lost)
 
 
 def test_a_verdict_asks_whether_luck_explains_it() -> None:
@@ -165,7 +165,7 @@ def test_a_verdict_asks_whether_luck_explains_it() -> None:
         (beside_of(1, 0, pictures=1), "On 1 picture that says little: do not trust"),
     ],
 )
-def test_every_case_has_its_sentence(case: Beside, said: str) -> None:
+def test_every_case_has_its_sentence(case: BaselineComparison, said: str) -> None:
     assert case.verdict.startswith("Logistic regression on 32 × 32 pixels has ")
     assert said in case.verdict
 
@@ -173,7 +173,7 @@ def test_every_case_has_its_sentence(case: Beside, said: str) -> None:
 def test_right_and_wrong_are_paired_by_picture() -> None:
     right = {"a": True, "b": True, "c": False, "d": False}
     told = Baseline(method="nearest neighbours", validation_accuracy=None, test_accuracy=0.5, right=right)
-    both = beside(told, ["e", "d", "c", "b", "a"], np.array([True, True, True, False, True]))
+    both = compare_with_baseline(told, ["e", "d", "c", "b", "a"], np.array([True, True, True, False, True]))
     assert (both.gained, both.lost, both.pictures) == (2, 1, 4)  # of those that the baseline was asked
 
 

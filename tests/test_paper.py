@@ -12,8 +12,8 @@ from vitral import Recipe, RecipeError, ViT, train
 from vitral.data.batches import Batch
 from vitral.data.config import Augment
 from vitral.model.config import ViTConfig
-from vitral.recipe import SGD, AdamW
 from vitral.recipes import RECIPES, about, find_recipe
+from vitral.training.config import SGD, AdamW
 from vitral.training.learner import Learner
 
 # Dosovitskiy et al. 2021, table 3, the rows of plain ViTs, as printed: models, dataset, epochs, base LR, LR decay,
@@ -109,7 +109,7 @@ def test_the_base_model_takes_a_step() -> None:
     before = {name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()}
     loss, _ = learner.gradients(1, batch_of_two("cpu"), 0.0)
     assert loss.item() == pytest.approx(np.log(1000), rel=1e-4)  # the head starts at zero: no class is preferred
-    learner.move(1, 0.1)
+    learner.update(1, 0.1)
     after = dict(learner.model.named_parameters())
     assert not torch.equal(before["head.weight"], after["head.weight"])
     assert all(bool(parameter.isfinite().all()) for parameter in after.values())

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from conftest import quick_digits
 from vitral import Recipe, RecipeError, ViTConfig
 from vitral.data.config import Augment, Data
-from vitral.recipe import AdamW, Muon, Schedule, Train, parse_setting
+from vitral.recipe import parse_setting
 from vitral.recipes import RECIPES, find_recipe
 from vitral.settings import names
+from vitral.training.config import AdamW, Muon, Schedule, Train
 
 shares = st.floats(0, 0.9)
 recipes = st.builds(

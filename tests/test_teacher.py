@@ -14,11 +14,11 @@ from conftest import quick_digits, stopped
 from vitral import Classifier, RecipeError, Run, RunError, train
 from vitral.data.augment.geometry import flips
 from vitral.data.batches import in_order
-from vitral.evaluation.answers import answers
+from vitral.inference import answers
+from vitral.model.resnet import ResNet
 from vitral.recipe import Recipe
-from vitral.training.lesson import AnswerLesson, MapLesson, Pupil
+from vitral.training.objectives.distillation import FeatureDistillation, LogitDistillation, StudentOutput
 from vitral.training.preparation import prepared
-from vitral.weights.resnet import ResNet
 
 SHAPES = {"pixels": ["batch", 1, 8, 8], "said": ["batch", 10]}  # of a teacher in ONNX
 
@@ -32,7 +32,7 @@ def test_weights_teach_as_they_answer(trained: Run) -> None:
     """A teacher that is asked once about each picture says what it says when it is evaluated."""
     plan = prepared(taught(trained.folder, teacher__sees="picture"))
     lesson, weights = plan.learner.lesson, trained.weights()
-    assert isinstance(lesson, AnswerLesson) and lesson.teach is None
+    assert isinstance(lesson, LogitDistillation) and lesson.teach is None
     train_pictures = plan.pack.of("train")
     expected = answers(weights.model, plan.pack, train_pictures, weights.preprocess).logits
     torch.testing.assert_close(lesson.said[torch.from_numpy(train_pictures)], expected, rtol=0, atol=1e-4)
@@ -51,7 +51,7 @@ def test_the_loss_is_as_in_the_paper(trained: Run, kind: str) -> None:
         )
     )
     learner = plan.learner
-    assert isinstance(learner.lesson, AnswerLesson)
+    assert isinstance(learner.lesson, LogitDistillation)
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -92,7 +92,7 @@ def test_python_logits_files_and_weights_say_the_same(trained: Run, tmp_path: Pa
     said = []
     for source in (trained.folder, tmp_path / "said.npz", f"{tmp_path / 'mine.py'}:teach"):
         lesson = prepared(taught(source, teacher__sees="picture")).learner.lesson
-        assert isinstance(lesson, AnswerLesson)
+        assert isinstance(lesson, LogitDistillation)
         said.append(lesson.said[torch.from_numpy(numbers)])
     torch.testing.assert_close(said[0], said[1], rtol=0, atol=1e-4)
     torch.testing.assert_close(said[0], said[2], rtol=0, atol=1e-4)
@@ -118,7 +118,7 @@ def test_an_onnx_file_says_what_its_layer_says(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "teacher.onnx")
     plan = prepared(taught(tmp_path / "teacher.onnx", teacher__sees="batch"))
     lesson, (_, batch) = plan.learner.lesson, next(plan.batches.starting_at(1))
-    assert isinstance(lesson, AnswerLesson)
+    assert isinstance(lesson, LogitDistillation)
     mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (plan.preprocess.mean, plan.preprocess.std))
     expected = layer((batch.images * std + mean).flatten(1))
     torch.testing.assert_close(lesson.logits(batch, slice(None)), expected.detach(), rtol=0, atol=1e-5)
@@ -180,7 +180,7 @@ def test_what_is_wrong_with_a_teacher_is_told(name: str, told: str, tmp_path: Pa
     plan = prepared(taught("none"))
     with pytest.raises(RecipeError, match=told):
         lesson = prepared(taught(tmp_path / name)).learner.lesson
-        assert isinstance(lesson, AnswerLesson)
+        assert isinstance(lesson, LogitDistillation)
         lesson.logits(next(plan.batches.starting_at(1))[1], slice(None))
 
 
@@ -226,7 +226,7 @@ def test_a_map_that_was_made_once_is_moved_with_its_picture(cnn: Path) -> None:
     for sees in ("picture", "batch"):
         plan = prepared(shown(cnn, teacher__sees=sees, data__augment={"flip": "random"}))
         _, batch = next(plan.batches.starting_at(1))
-        assert isinstance(plan.learner.lesson, MapLesson) and batch.draws is not None
+        assert isinstance(plan.learner.lesson, FeatureDistillation) and batch.draws is not None
         maps[sees] = plan.learner.lesson.maps(batch, slice(2, 8))
         assert maps[sees].shape == (6, 64, 4, 4)
         as_it_is = in_order(plan.pack, batch.samples[2:8], plan.preprocess)
@@ -240,7 +240,7 @@ def test_a_map_that_was_made_once_is_moved_with_its_picture(cnn: Path) -> None:
 def test_the_first_numbers_of_each_token_are_to_be_what_the_teacher_sees(cnn: Path) -> None:
     plan = prepared(shown(cnn, train__patches="rising", train__label_smoothing=0.0))
     learner, lesson = plan.learner, plan.learner.lesson
-    assert isinstance(lesson, MapLesson)
+    assert isinstance(lesson, FeatureDistillation)
     step, batch = next(plan.batches.starting_at(1))
     found, _ = learner.gradients(step, batch, 0.0)
     keep = learner._kept(batch.images, batch.samples, step, 0.0)
@@ -251,7 +251,7 @@ def test_the_first_numbers_of_each_token_are_to_be_what_the_teacher_sees(cnn: Pa
         apart = [(tokens[i, 1 + k] - wanted[i, :, keep[i, k]]).square().mean() for i in range(8) for k in range(8)]
         expected = 0.7 * cross_entropy(learner.model.head(tokens[:, 0]), batch.labels) + 0.3 * torch.stack(apart).mean()
     assert float(found) == pytest.approx(float(expected), rel=1e-4)
-    coarse = Pupil(torch.empty(0), tokens[:, 1:5], None, (2, 2))
+    coarse = StudentOutput(torch.empty(0), tokens[:, 1:5], None, (2, 2))
     assert float(lesson.loss(batch, slice(0, 8), coarse)) > 0  # a grid of another size
 
 
@@ -274,8 +274,8 @@ def test_who_cannot_show_maps_or_hold_them_is_told(cnn: Path, trained: Run) -> N
 def test_the_cnn_recognises_cifar10_as_it_is_known_to(large_data: Callable[[str], Path]) -> None:
     """Golden, from the data's own README: 93.39 % of the 10,000 test pictures."""
     from vitral.data.sources.official import cifar10
+    from vitral.model.resnet import resnet_of
     from vitral.weights.pretrained import stored_of
-    from vitral.weights.resnet import resnet_of
 
     stored = stored_of(large_data("weights") / "cifar10_resnet56")
     model = resnet_of(stored.tensors, tuple(stored.about["mean"]), tuple(stored.about["std"]))

@@ -25,8 +25,8 @@ from vitral import (
     train,
 )
 from vitral.model.config import Mlp, Stem
-from vitral.recipe import AdamW, Muon, Schedule, Train
 from vitral.training.averages import Average
+from vitral.training.config import AdamW, Muon, Schedule, Train
 from vitral.training.optimizers import make_optimizers, orthogonalised
 from vitral.training.preparation import prepared
 from vitral.training.schedules import learning_rate_share
@@ -242,7 +242,7 @@ def test_a_batch_that_is_forgotten_leaves_no_trace() -> None:
     loss, _ = plan.learner.gradients(1, replace(batch, images=batch.images * float("nan")), progress=0.0)
     assert not loss.isfinite()
     assert not all(tensor.isfinite().all() for tensor in plan.learner.model.state_dict().values())
-    plan.learner.forget()
+    plan.learner.discard()
     after = plan.learner.model.state_dict()
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
     assert all(parameter.grad is None for parameter in plan.learner.model.parameters())

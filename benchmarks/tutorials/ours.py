@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from vitral import Epoch, Started, events
-from vitral.evaluation.answers import answers
+from vitral.inference import answers
 from vitral.recipes import find_recipe
 from vitral.training.preparation import Plan
 

@@ -119,6 +119,6 @@ def opened(source: str | Path | Run) -> tuple[Weights, Calibration | None]:
     if isinstance(source, Run) or Run.is_run(source):
         run = source if isinstance(source, Run) else Run.load(source)
         weights = run.weights()
-        return weights, Calibration.beside(run.folder, weights.model)
+        return weights, Calibration.load(run.folder, weights.model)
     pretrained = load_pretrained(source)
-    return pretrained, Calibration.beside(pretrained.folder, pretrained.model) if pretrained.folder else None
+    return pretrained, Calibration.load(pretrained.folder, pretrained.model) if pretrained.folder else None

@@ -31,16 +31,16 @@ SPLIT, LEFT_OUT, EVALUATION, CHECKPOINTS, LOCK = "split.csv", "left-out.csv", "e
 BASELINE, CHECKED = "baseline.json", "check.json"
 
 
-class Told(BaseModel):
+class StoredTable(BaseModel):
     """A table of a record: unknown names are passed over, since a later version may tell more."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-AnyTold = TypeVar("AnyTold", bound=Told)
+AnyStoredTable = TypeVar("AnyStoredTable", bound=StoredTable)
 
 
-class Found(Told):
+class CheckFinding(StoredTable):
     """Something that `vitral check` found in the pictures, and what to do about it."""
 
     serious: bool
@@ -48,13 +48,13 @@ class Found(Told):
     advice: str = ""
 
 
-class Checked(Told):
+class Checked(StoredTable):
     """What `vitral check --json` printed: check.json."""
 
-    findings: tuple[Found, ...]
+    findings: tuple[CheckFinding, ...]
 
 
-class Machine(Told):
+class Machine(StoredTable):
     """The kind of machine, never its name."""
 
     system: str
@@ -64,7 +64,7 @@ class Machine(Told):
     torch: str
 
 
-class Choices(Told):
+class Choices(StoredTable):
     """What was found out at the start."""
 
     device: str
@@ -73,7 +73,7 @@ class Choices(Told):
     compiled: bool = False
 
 
-class DataIdentity(Told):
+class DataIdentity(StoredTable):
     """Which pictures these were."""
 
     source: str
@@ -81,14 +81,14 @@ class DataIdentity(Told):
     pictures: dict[str, int]
 
 
-class WeightsIdentity(Told):
+class WeightsIdentity(StoredTable):
     """Which weights came out."""
 
     sha256: str
     parameters: int
 
 
-class Record(Told):
+class Record(StoredTable):
     """`run.json`: what happened."""
 
     format: int = FORMAT
@@ -107,7 +107,7 @@ class Record(Told):
     weights: WeightsIdentity | None = None
 
 
-class Baseline(Told):
+class Baseline(StoredTable):
     """`baseline.json`: how far a simple method came."""
 
     format: int = FORMAT
@@ -371,7 +371,7 @@ def _as_csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return table.getvalue()
 
 
-def _told(kind: type[AnyTold], path: Path) -> AnyTold:
+def _told(kind: type[AnyStoredTable], path: Path) -> AnyStoredTable:
     values = _read_json(path)
     check_format(values.get("format"), str(path), RunError)
     try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vitral.recipe import Recipe
     from vitral.run import Run
     from vitral.training.loop import Event, Packing, Started, Step
-    from vitral.training.sitting import Epoch
+    from vitral.training.session import Epoch
 
 
 @click.command()
@@ -96,7 +96,7 @@ def command(
 def _show_groups(recipe: "Recipe") -> None:
     """Which parts of the model learn, and at which rate."""
     from vitral.cli.terminal import print_table, table
-    from vitral.recipe import parse_budget
+    from vitral.training.config import parse_budget
     from vitral.training.preparation import prepared
 
     plan = prepared(recipe, to_train=False)
@@ -221,7 +221,7 @@ class Progress:
 
     def __call__(self, event: "Event") -> None:
         from vitral.training.loop import Corrected, Finished, Packing, Started, Step
-        from vitral.training.sitting import Epoch
+        from vitral.training.session import Epoch
 
         match event:
             case Packing():

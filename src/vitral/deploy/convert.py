@@ -33,8 +33,8 @@ from vitral.version import __version__
 from vitral.weights import google, huggingface, timm, torchvision
 from vitral.weights.names import Family, Tensors, renamed_back
 from vitral.weights.own import Weights
-from vitral.weights.pixels import write_processor
 from vitral.weights.pretrained import Pretrained, load_pretrained
+from vitral.weights.processors import write_processor
 
 Files = dict[str, bytes | str]  # name → content
 Source = str | Path | nn.Module | Weights

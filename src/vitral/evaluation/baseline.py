@@ -45,7 +45,7 @@ def baseline(pack: Pack) -> Baseline:
 
 
 @dataclass(frozen=True)
-class Beside:
+class BaselineComparison:
     """A model beside a baseline, on the same test pictures."""
 
     method: str
@@ -95,11 +95,11 @@ class Beside:
         return {**asdict(self), "by_luck": self.by_luck}
 
 
-def beside(baseline: Baseline, samples: list[str], right: NDArray[np.bool_]) -> Beside:
+def compare_with_baseline(baseline: Baseline, samples: list[str], right: NDArray[np.bool_]) -> BaselineComparison:
     """`right`: whether the model's answer was right, for each of the test pictures."""
     ours = dict(zip(samples, map(bool, right), strict=True))
     both = [(ours[sample], theirs) for sample, theirs in baseline.right.items()]
-    return Beside(
+    return BaselineComparison(
         method=baseline.method,
         pictures=len(both),
         accuracy=baseline.test_accuracy or 0.0,

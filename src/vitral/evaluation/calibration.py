@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from vitral.data.pack import Pack
-from vitral.evaluation.answers import Answers
+from vitral.inference import Outputs
 from vitral.model.vit import ViT
 from vitral.weights.calibration import Calibration, head_of
 
@@ -18,7 +18,7 @@ MOST = 5_000  # training pictures whose features are looked at
 NEAR = 0.95  # share of the validation pictures that count as like those learnt from
 
 
-def calibrate(model: ViT, pack: Pack, ask: Callable[[ViT, NDArray[np.int64]], Answers]) -> Calibration | None:
+def calibrate(model: ViT, pack: Pack, ask: Callable[[ViT, NDArray[np.int64]], Outputs]) -> Calibration | None:
     """None where there are no validation pictures: on those that it learnt from, a model is surer than it should be."""
     if not len(pack.of("validation")):
         return None

@@ -34,7 +34,7 @@ from vitral.data.sources.named import data_directory
 from vitral.data.threads import cores, one_core_each
 from vitral.errors import RunError
 from vitral.files import write_whole
-from vitral.look.embedded import draw_map
+from vitral.look.embedding_map import draw_map
 from vitral.model.pools import POOLED_WIDTHS
 from vitral.settings import FORMAT
 from vitral.weights.pretrained import Pretrained, load_pretrained

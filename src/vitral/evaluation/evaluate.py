@@ -17,9 +17,9 @@ from vitral.data.pack import Pack, pack
 from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import DataError, RecipeError, VitralError
-from vitral.evaluation.answers import Answers, answers
-from vitral.evaluation.baseline import Beside, beside
+from vitral.evaluation.baseline import BaselineComparison, compare_with_baseline
 from vitral.evaluation.metrics import FEW_GROUPS, Figure, Metrics, measure, share
+from vitral.inference import Outputs, answers
 from vitral.recipe import Recipe
 from vitral.run import Run, last_name
 from vitral.settings import FORMAT
@@ -38,7 +38,7 @@ class Evaluation:
     calibration: Calibration | None  # None: there were no validation pictures to find a temperature with
     pack: Pack
     numbers: NDArray[np.int64]  # (n,) of the test pictures in the pack
-    answers: Answers
+    answers: Outputs
     folder: Path  # where what was found is written
     own: bool = True  # whether these are the run's own test pictures, and not those of another source
     mirrored: bool = False  # whether the mean with the mirror image was taken
@@ -105,10 +105,10 @@ class Evaluation:
         return self.metrics.accuracy.value
 
     @property
-    def beside(self) -> Beside | None:
+    def beside(self) -> BaselineComparison | None:
         """The model beside the simple methods that were tried first, if they were."""
         told = self.run.baseline if self.own else None
-        return None if told is None else beside(told, self.samples, self.right)
+        return None if told is None else compare_with_baseline(told, self.samples, self.right)
 
     @property
     def group_of(self) -> list[str] | None:
@@ -209,7 +209,7 @@ def evaluate(run: Run | str | Path, data: str | Path | None = None, *, mirrored:
     evaluation = Evaluation(
         run=run,
         weights=weights,
-        calibration=Calibration.beside(run.folder, weights.model),
+        calibration=Calibration.load(run.folder, weights.model),
         pack=packed,
         numbers=numbers,
         answers=replace(found, labels=torch.from_numpy(labels)),

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from vitral.data.config import Augment
 from vitral.evaluation.metrics import BINS
+from vitral.look.explain import DEFAULT
 from vitral.look.figures import GREEN, RED, Theme, caption, figure, show_image, theme, where_it_looked
-from vitral.look.looked import DEFAULT
 from vitral.look.readings import METHODS, answer_by_head
 from vitral.recipe import Recipe
 

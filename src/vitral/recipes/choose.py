@@ -15,8 +15,9 @@ from vitral.data.config import Augment
 from vitral.data.decode import describe
 from vitral.data.sources import Index, open_source
 from vitral.errors import DataError
-from vitral.recipe import Init, Recipe
+from vitral.recipe import Recipe
 from vitral.recipes.quick import quick_model, quick_train
+from vitral.training.config import Init
 
 LOOKED_AT = 100  # pictures whose size is read
 PHOTOGRAPH = 56  # pixels: from here on pictures are taken to be photographs, and made smaller

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitral.data.folds import parts
-from vitral.evaluation.answers import answers
 from vitral.evaluation.suspects import OutOfFold
+from vitral.inference import answers
 from vitral.recipe import Recipe
 from vitral.training.preparation import Plan, prepared
 from vitral.training.schedules import learning_rate_share
@@ -54,11 +54,11 @@ def _trained(plan: Plan, steps: int) -> Iterator[int]:
     for step, batch in stream:
         loss, _ = learner.gradients(step, batch, (step - 1) / steps)
         if loss.isfinite():
-            learner.move(step, rate(step))
+            learner.update(step, rate(step))
         else:
-            learner.forget()
+            learner.discard()
         yield step
         if step == steps:
             break
     stream.close()
-    learner.settle(plan.batches, steps, (steps - 1) / steps)
+    learner.refit_norms(plan.batches, steps, (steps - 1) / steps)

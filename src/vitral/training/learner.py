@@ -18,10 +18,10 @@ from vitral.data.batches import Batch, Batches
 from vitral.data.randomness import uniform
 from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
-from vitral.recipe import Course, Fixed, Init, Train
 from vitral.training.averages import Average
-from vitral.training.frozen import freeze
-from vitral.training.lesson import Lesson, MapLesson, Pupil
+from vitral.training.config import Fixed, Init, Ramp, Train
+from vitral.training.feature_cache import freeze
+from vitral.training.objectives.distillation import FeatureDistillation, Lesson, StudentOutput
 from vitral.training.optimizers import make_optimizers
 
 Rest = Callable[[ViT, Tensor], Tensor]
@@ -50,9 +50,9 @@ class Learner:
         self.optimizers = make_optimizers(model, train.model_copy(update=gentle), later=self.init.thaw > 0)
         self.best: dict[str, Tensor] = {}  # the weights of the best epoch, where `choose` asks for them
         self.device = next(model.parameters()).device
-        self.use(precision="float32", compiled=False)
+        self.set_precision(precision="float32", compiled=False)
 
-    def use(self, precision: str, compiled: bool) -> None:
+    def set_precision(self, precision: str, compiled: bool) -> None:
         """How to compute from now on."""
         self.precision, self.compiled = precision, compiled
         self.forward: Callable[..., Tensor] = torch.compile(self.model, dynamic=False) if compiled else self.model
@@ -62,7 +62,7 @@ class Learner:
     def copy(self) -> "Learner":
         """One to try something out with. It begins anew, from the same weights."""
         copied = Learner(deepcopy(self.model), self.train, self.class_weights, self.init, self.rest, self.lesson)
-        copied.use(self.precision, self.compiled)
+        copied.set_precision(self.precision, self.compiled)
         return copied
 
     def gradients(self, step: int, batch: Batch, progress: float) -> tuple[Tensor, Tensor]:
@@ -72,7 +72,7 @@ class Learner:
         """
         self._thaw(progress)
         self.model.patch_embed.train(_learns(self.model.patch_embed))  # else what a BatchNorm remembers stays, too
-        self.buffers = [buffer.clone() for buffer in self.model.buffers()]  # as they were: see `forget`
+        self.buffers = [buffer.clone() for buffer in self.model.buffers()]  # as they were: see `discard`
         count, parts = len(batch.labels), self.train.accumulate
         loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
         for part in range(parts):
@@ -93,7 +93,7 @@ class Learner:
                 label_smoothing=self.train.label_smoothing,
             )
             if self.lesson:  # the class token learns from the label, another one or the patches from the teacher
-                pupil = Pupil(heads[-1], patches.to(images.dtype), keep, self.model.grid_of(images))
+                pupil = StudentOutput(heads[-1], patches.to(images.dtype), keep, self.model.grid_of(images))
                 weight = self.lesson.asked.weight
                 mean = (1 - weight) * mean + weight * self.lesson.loss(batch, rows, pupil)
             share = len(logits) / count
@@ -102,13 +102,13 @@ class Learner:
             right += (logits.detach().argmax(dim=1) == batch.labels[rows].to(self.device)).sum() / count
         return loss, right
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """The last gradients, and what a BatchNorm remembers of that batch."""
         self.optimizers.zero_grad()
         for buffer, before in zip(self.model.buffers(), self.buffers, strict=True):
             buffer.copy_(before)
 
-    def settle(self, batches: Batches, after: int, progress: float) -> None:
+    def refit_norms(self, batches: Batches, after: int, progress: float) -> None:
         """Measure what BatchNorms remember anew, for the weights of the result: after few steps, or with averaged
         weights, it is not what these weights make of the pictures."""
         self._thaw(progress)  # a run that goes on after its last step takes no other, and nothing has thawed yet
@@ -118,7 +118,7 @@ class Learner:
             stem.settle(batch.images.to(self.device) for _, batch in islice(stream, SETTLING))
             stream.close()
 
-    def move(self, step: int, share: float) -> None:
+    def update(self, step: int, share: float) -> None:
         """The gradients become a step, at this share of the full learning rate."""
         if self.train.clip:
             clip_grad_norm_(self.model.parameters(), self.train.clip)
@@ -131,7 +131,7 @@ class Learner:
         """The share of the patches that is looked at by then."""
         return _share(self.train.patches, progress) * _share(self.train.image_size, progress) ** 2
 
-    def remember(self) -> None:
+    def keep_best(self) -> None:
         """These weights are the best so far."""
         self.best = {name: tensor.clone() for name, tensor in self.average.model.state_dict().items()}
 
@@ -164,7 +164,7 @@ class Learner:
         """The logits, (B, classes) each: with a teacher those of each classifier, else their mean; and the tokens of
         the patches, (B, K, D), if the teacher speaks of them."""
         if self.lesson:
-            seen = None if isinstance(self.lesson, MapLesson) else self.model.config.tokens_seen
+            seen = None if isinstance(self.lesson, FeatureDistillation) else self.model.config.tokens_seen
             tokens = self.model.features(images, keep, seen)
             return self.model.logits(tokens), tokens[:, self.model.config.extra :]
         return [self.forward(images) if self.rest else self.forward(images, keep)], images
@@ -199,7 +199,7 @@ def _learns(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def _share(course: Course, progress: float) -> float:
+def _share(course: Ramp, progress: float) -> float:
     if isinstance(course, Fixed):
         return 1.0
     return min(1.0, course.start + (1 - course.start) * progress / course.until)

@@ -15,7 +15,7 @@ from vitral.errors import RecipeError
 from vitral.recipe import Recipe
 from vitral.run import Choices, Run
 from vitral.training.preparation import Plan, prepare
-from vitral.training.sitting import Epoch, Sitting, what_to_do
+from vitral.training.session import Epoch, Session, what_to_do
 
 SAVE_EVERY = 30.0  # seconds between checkpoints
 
@@ -126,42 +126,42 @@ def events(
         yield Finished(earlier, earlier.record.seconds or 0.0)
         return
     plan = yield from _prepared(recipe)
-    sitting = Sitting.begin(recipe, plan, earlier, out, clock)
-    learner, progress = plan.learner, sitting.progress
+    session = Session.begin(recipe, plan, earlier, out, clock)
+    learner, progress = plan.learner, session.progress
     finished = False
     try:
         yield Started(
-            sitting.run,
+            session.run,
             plan,
-            sitting.record.choices,
-            steps=sitting.steps.total,
+            session.record.choices,
+            steps=session.steps.total,
             step=progress.step,
-            expected=sitting.expected,
-            notes=sitting.notes,
+            expected=session.expected,
+            notes=session.notes,
         )
-        if sitting.epoch_is_over:  # it was stopped just there
-            yield sitting.epoch_ends()
+        if session.epoch_is_over:  # it was stopped just there
+            yield session.epoch_ends()
         for step, batch in plan.batches.starting_at(progress.step + 1):
-            if step > sitting.steps.total or sitting.gave_up:
+            if step > session.steps.total or session.gave_up:
                 break
-            loss, right = learner.gradients(step, batch, sitting.share_done(step))
-            sitting.torn = True  # until the step is whole: a kill in between must not be saved
-            if sitting.is_finite(loss, batch):
-                learner.move(step, sitting.rate_share(step))
-            sitting.taken(step, loss, right, batch.waited)
-            sitting.torn = False
+            loss, right = learner.gradients(step, batch, session.share_done(step))
+            session.torn = True  # until the step is whole: a kill in between must not be saved
+            if session.is_finite(loss, batch):
+                learner.update(step, session.rate_share(step))
+            session.taken(step, loss, right, batch.waited)
+            session.torn = False
             yield Step(step, loss, learner.optimizers.rate, batch.waited)
-            if sitting.epoch_is_over:
-                yield sitting.epoch_ends()
-            if sitting.due_for_correction and (before := sitting.steps.total) != (now := sitting.correct()):
+            if session.epoch_is_over:
+                yield session.epoch_ends()
+            if session.due_for_correction and (before := session.steps.total) != (now := session.correct()):
                 yield Corrected(step, before, now)
-            if sitting.unsaved >= save_every:
-                yield Saved(step, sitting.save())
+            if session.unsaved >= save_every:
+                yield Saved(step, session.save())
         finished = True
     finally:
         # Also when the generator is closed or something fails: what was learnt is never lost.
-        sitting.end(finished)
-    yield Finished(sitting.run, sitting.seconds)
+        session.end(finished)
+    yield Finished(session.run, session.seconds)
 
 
 def _prepared(recipe: Recipe) -> Generator[Event, None, Plan]:

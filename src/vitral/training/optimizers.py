@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitral.model.vit import Attention, ViT
-from vitral.recipe import SGD, Adam, AdamW, Muon, Train
+from vitral.training.config import SGD, Adam, AdamW, Muon, Train
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at 0, so that five steps are enough
 
@@ -39,7 +39,7 @@ class Optimizers:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
-    def parts(self, model: ViT) -> list["Part"]:
+    def parts(self, model: ViT) -> list["ParameterGroup"]:
         """Every part of the model with its rate, from the embedding to the head."""
         found: dict[tuple[str, float, bool, bool], list[tuple[int, float]]] = defaultdict(list)
         groups = {
@@ -55,7 +55,7 @@ class Optimizers:
             alike = (part, rate, id(parameter) in groups, parameter.requires_grad)
             found[alike].append((parameter.numel(), decay))
         return [
-            Part(
+            ParameterGroup(
                 *alike,
                 numbers=sum(count for count, _ in counted),
                 decay=max(decay for _, decay in counted),
@@ -84,7 +84,7 @@ class Optimizers:
 
 
 @dataclass(frozen=True)
-class Part:
+class ParameterGroup:
     """Some of a model's numbers that learn at one rate."""
 
     name: str  # embedding, blocks.0, …, head

@@ -16,15 +16,16 @@ from vitral.data.preprocess import Preprocess
 from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import RecipeError
-from vitral.evaluation.answers import Answers, answers
+from vitral.inference import Outputs, answers
 from vitral.model.config import ViTConfig
 from vitral.model.stems import Whitened
 from vitral.model.vit import ViT
-from vitral.recipe import Init, Recipe, Rising, parse_budget
+from vitral.recipe import Recipe
 from vitral.run import Choices, DataIdentity, Machine, Record, name_of
-from vitral.training.frozen import Kept, freeze, kept
+from vitral.training.config import Init, Rising, parse_budget
+from vitral.training.feature_cache import CachedFeatures, cache_features, freeze
 from vitral.training.learner import Learner
-from vitral.training.lesson import lesson
+from vitral.training.objectives.distillation import lesson
 from vitral.training.teacher import find_teacher
 from vitral.version import __version__
 from vitral.weights.pretrained import Pretrained, load_pretrained
@@ -45,9 +46,9 @@ class Plan:
     teacher: str | None = None  # a digest of the teacher, where there is one
     about: Mapping[str, str] = field(default_factory=dict)  # whose weights it starts from, and their licence
 
-    def answers(self, model: ViT, numbers: NDArray[np.int64]) -> Answers:
+    def answers(self, model: ViT, numbers: NDArray[np.int64]) -> Outputs:
         """For pictures of train or validation; those that frozen blocks have looked at are not looked at again."""
-        if isinstance(self.batches, Kept):
+        if isinstance(self.batches, CachedFeatures):
             return self.batches.answers(model, numbers)
         return answers(model, self.pack, numbers, self.preprocess)
 
@@ -116,7 +117,7 @@ def prepare(
     blocks = config.depth if probe else recipe.init.freeze
     if blocks:
         freeze(model, blocks, trunk=probe)
-    held = (yield from kept(batches, model, recipe, blocks)) if teacher is None and to_train else None
+    held = (yield from cache_features(batches, model, recipe, blocks)) if teacher is None and to_train else None
     taught = (yield from lesson(recipe.teacher, teacher, batches, config.width)) if to_train else None
     weights = class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None
     steps = parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch

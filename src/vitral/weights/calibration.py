@@ -31,7 +31,7 @@ class Calibration:
     far: Tensor  # (): 95 % of the validation pictures are nearer to some class than this
 
     def probabilities(self, logits: Tensor) -> Tensor:  # (B, classes) → (B, classes)
-        """Answers stay the same; how sure they are does not."""
+        """Outputs stay the same; how sure they are does not."""
         return (logits / self.temperature).softmax(dim=1)
 
     def distances(self, features: Tensor) -> Tensor:  # (B, F) → (B,)
@@ -46,7 +46,7 @@ class Calibration:
         write_whole(folder / CALIBRATION, safetensors.torch.save(tensors, metadata=metadata))
 
     @classmethod
-    def beside(cls, folder: Path, model: ViT) -> Self | None:
+    def load(cls, folder: Path, model: ViT) -> Self | None:
         """That of the weights in a folder; None where there is none: probabilities are then as the model holds them."""
         path = folder / CALIBRATION
         return cls.read(path, model) if path.is_file() else None

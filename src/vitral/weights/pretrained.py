@@ -15,15 +15,15 @@ from vitral.data.preprocess import Preprocess
 from vitral.data.sources.named import NAMED, data_directory
 from vitral.errors import RecipeError, WeightsError
 from vitral.model.config import Resample, ViTConfig
+from vitral.model.resnet import is_resnet
 from vitral.model.vit import ViT
 from vitral.weights import google, huggingface, timm, torchvision
+from vitral.weights.catalogue import KNOWN
 from vitral.weights.describe import Facts, describe, facts_of, told
 from vitral.weights.imagenet import imagenet_classes
-from vitral.weights.known import KNOWN
 from vitral.weights.names import Family, Tensors, family_of, renamed
 from vitral.weights.own import Weights, read_weights
-from vitral.weights.pixels import read_processor, read_timm
-from vitral.weights.resnet import is_resnet
+from vitral.weights.processors import read_processor, read_timm
 from vitral.weights.stored import Stored, of_module, read_stored
 
 FAMILIES = (*huggingface.FAMILIES, *torchvision.FAMILIES, *google.FAMILIES, *timm.FAMILIES)

@@ -12,10 +12,10 @@ from PIL import Image
 
 from vitral.evaluation import figures
 from vitral.evaluation.report.facts import plain
+from vitral.look.explain import DEFAULT
 from vitral.look.gallery import SMALL, as_uri, picture_uri
 from vitral.look.grading import RANDOM, Grade, grade
-from vitral.look.lit import lit
-from vitral.look.looked import DEFAULT
+from vitral.look.overlay import lit
 from vitral.look.readings import METHODS
 from vitral.look.sheets import as_picture
 

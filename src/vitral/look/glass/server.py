@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from vitral.errors import RecipeError, VitralError
 from vitral.look.glass.shelf import Shelf, examples
-from vitral.look.subject import Answer, Subject
+from vitral.look.inspected_model import Answer, InspectedModel
 
 MOST_BYTES = 64 * 2**20  # of a picture that is handed over
 ROWS = 5  # classes that are told
@@ -54,7 +54,7 @@ class Glass(ThreadingHTTPServer):
     daemon_threads = True  # a page that is still open does not keep the command from ending
     request_queue_size = 64
 
-    def __init__(self, subject: Subject, shelf: Shelf, port: int = 0) -> None:
+    def __init__(self, subject: InspectedModel, shelf: Shelf, port: int = 0) -> None:
         self.subject, self.shelf = subject, shelf
         # What it says of a whole picture is asked again with each patch that is switched off.
         self.whole = lru_cache(maxsize=64)(lambda number: subject.answer(shelf[number].pixels))
@@ -71,7 +71,7 @@ class Glass(ThreadingHTTPServer):
     @classmethod
     def open(cls, source: str | Path, port: int = 0) -> "Glass":
         """A run or weights under glass, with pictures to begin with. Port 0: any that is free."""
-        subject = Subject.load(source)
+        subject = InspectedModel.load(source)
         return cls(subject, Shelf(subject.preprocess, examples(source, subject.preprocess)), port)
 
     @property

@@ -15,10 +15,11 @@ from torch import Tensor
 from vitral.data.batches import Batch, Batches, in_order
 from vitral.data.config import Augment
 from vitral.data.pack import Progress
-from vitral.evaluation.answers import Answers, answers
+from vitral.inference import Outputs, answers
 from vitral.model.pools import POOLED_WIDTHS
 from vitral.model.vit import ViT
-from vitral.recipe import Fixed, Recipe
+from vitral.recipe import Recipe
+from vitral.training.config import Fixed
 
 MOST = 2**30  # bytes, that are kept
 EACH = 64  # pictures at a time
@@ -34,7 +35,7 @@ def freeze(model: ViT, blocks: int, trunk: bool) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept(Batches):
+class CachedFeatures(Batches):
     """Batches whose images are the tokens that frozen blocks made of them."""
 
     tokens: list[Tensor]  # one a view, (training pictures, …)
@@ -63,7 +64,7 @@ class Kept(Batches):
         return torch.stack(model.views(model.norm(tokens)), dim=1)
 
     @torch.no_grad()
-    def answers(self, model: ViT, numbers: NDArray[np.int64]) -> Answers:
+    def answers(self, model: ViT, numbers: NDArray[np.int64]) -> Outputs:
         """What `answers` gives for pictures of train or of validation, without looking at them again."""
         model.eval()
         validates = np.isin(numbers, self.pack.of("validation")).all()
@@ -73,10 +74,12 @@ class Kept(Batches):
         tokens, rows = self.validation if validates else self.tokens[0], torch.from_numpy(self.rows[numbers])
         views = torch.cat([self._views(model, tokens[some]) for some in rows.split(EACH)])
         labels = torch.from_numpy(self.pack.index.labels[numbers])
-        return Answers(_classified(model, views).float().cpu(), labels, views.mean(dim=1).float().cpu())
+        return Outputs(_classified(model, views).float().cpu(), labels, views.mean(dim=1).float().cpu())
 
 
-def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Generator[Progress, None, Kept | None]:
+def cache_features(
+    batches: Batches, model: ViT, recipe: Recipe, blocks: int
+) -> Generator[Progress, None, CachedFeatures | None]:
     """The frozen blocks' tokens of all pictures, which may take minutes: it tells. None where they would be others each
     time, or too many."""
     augment, train, views = recipe.data.augment, recipe.train, recipe.init.views
@@ -106,7 +109,7 @@ def kept(batches: Batches, model: ViT, recipe: Recipe, blocks: int) -> Generator
     for numbers in (batches.samples, batches.pack.of("validation")):
         rows[numbers] = np.arange(len(numbers))
     asked = {one.name: getattr(batches, one.name) for one in fields(batches)}
-    return Kept(
+    return CachedFeatures(
         **asked | {"workers": 0},
         tokens=train_tokens,
         validation=validation_tokens,

@@ -16,7 +16,7 @@ from vitral.model.vit import ViT
 
 
 @dataclass(frozen=True)
-class Answers:
+class Outputs:
     """Logits beside the right labels, and what the classifier saw."""
 
     logits: Tensor  # (n, classes)
@@ -42,7 +42,7 @@ class Answers:
 @torch.no_grad()
 def answers(
     model: ViT, pack: Pack, numbers: NDArray[np.int64], preprocess: Preprocess, mirrored: bool = False
-) -> Answers:
+) -> Outputs:
     """Ask the model about these pictures; `mirrored`: also about their mirror images, and take the mean probability.
 
     It is left in evaluation mode.
@@ -56,7 +56,7 @@ def answers(
             other, _ = _asked(model, batch.images.to(like).flip(3))
             logits = torch.stack([logits, other]).softmax(dim=2).mean(dim=0).log()
         asked.append((logits.float().cpu(), batch.labels, features.float().cpu()))
-    return Answers(*map(torch.cat, zip(*asked, strict=True)))
+    return Outputs(*map(torch.cat, zip(*asked, strict=True)))
 
 
 def _asked(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:  # (B, C, H, W) → (B, classes), (B, F)

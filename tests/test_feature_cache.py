@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 from conftest import FIXTURES, slowly, stopped
 from vitral import RecipeError, Run, RunError, events, load_pretrained, train
 from vitral.cli import vitral
-from vitral.evaluation.answers import answers
+from vitral.inference import answers
 from vitral.recipe import Recipe
 from vitral.recipes.choose import choose
-from vitral.training.frozen import Kept
+from vitral.training.feature_cache import CachedFeatures
 from vitral.training.preparation import prepared
 
 WEIGHTS = str(FIXTURES / "timm_vit")
@@ -54,7 +54,7 @@ def test_the_recipe_is_that_of_the_weights_and_a_few_pictures_get_a_probe(pictur
 
 def test_a_probe_changes_nothing_but_the_head(pictures: Path, tmp_path: Path) -> None:
     plan = prepared(asked(pictures))
-    assert isinstance(plan.batches, Kept)
+    assert isinstance(plan.batches, CachedFeatures)
     learns = {name for name, parameter in plan.learner.model.named_parameters() if parameter.requires_grad}
     assert learns == {"head.weight", "head.bias"}
     run = train(asked(pictures), out=tmp_path / "run")
@@ -87,7 +87,7 @@ def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, weights: st
     plain = {"data__augment__crop": 0.0, "data__augment__flip": "none"}
     plan = prepared(asked(pictures, init__weights=str(FIXTURES / weights), **settings, **plain))
     batches = plan.batches
-    assert isinstance(batches, Kept)
+    assert isinstance(batches, CachedFeatures)
     step, batch = next(batches.starting_at(1))
     model = plan.learner.model.eval()
     for name in model.config.classifiers:  # they start at zero, and anything times zero is equal
@@ -106,7 +106,7 @@ def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, weights: st
 def test_views_are_fixed_and_come_in_turn(pictures: Path) -> None:
     flipped = asked(pictures, data__augment__flip="random", init__views=2)
     plan = prepared(flipped)
-    assert isinstance(plan.batches, Kept) and len(plan.batches.tokens) == 2
+    assert isinstance(plan.batches, CachedFeatures) and len(plan.batches.tokens) == 2
     assert not torch.equal(plan.batches.tokens[0], plan.batches.tokens[1])
     epochs: list[dict[int, torch.Tensor]] = [{}, {}, {}]
     for step, batch in islice(plan.batches.starting_at(1), 3 * plan.batches.steps_per_epoch):
@@ -116,7 +116,7 @@ def test_views_are_fixed_and_come_in_turn(pictures: Path) -> None:
     assert all(torch.equal(first[sample], third[sample]) for sample in first.keys() & third.keys())
     assert any(not torch.equal(first[sample], second[sample]) for sample in first.keys() & second.keys())
     anew = prepared(asked(pictures, data__augment__flip="random"))
-    assert not isinstance(anew.batches, Kept)  # other pictures in every epoch: nothing to keep
+    assert not isinstance(anew.batches, CachedFeatures)  # other pictures in every epoch: nothing to keep
 
 
 def test_a_run_from_weights_resumes_to_the_bit(pictures: Path, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_measured_stem_that_thaws_resumes_to_the_bit_and_its_average_is_settle
     # Measured anew for the averaged weights, and not those of the last step.
     plan = prepared(recipe)
     plan.learner.average.model.load_state_dict(state)
-    plan.learner.settle(plan.batches, after=10, progress=1.0)
+    plan.learner.refit_norms(plan.batches, after=10, progress=1.0)
     norms = [name for name in state if name.endswith(("running_mean", "running_var"))]
     assert norms and not all(torch.equal(start[name], state[name]) for name in norms)
     for name in norms:

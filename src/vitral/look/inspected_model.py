@@ -38,7 +38,7 @@ class Answer:
         return [int(label) for label in np.argsort(-self.probabilities, kind="stable")[:count]]
 
 
-class Subject:
+class InspectedModel:
     """A model, what it wants to see and what its answers are called.
 
     Threads may ask at once: one thread answers them all, one after another. A reading by gradients listens at the model
@@ -48,7 +48,7 @@ class Subject:
     >>> from vitral.model.vit import ViT, ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=4, channels=1, width=16, depth=1, heads=2, classes=2))
     >>> seen = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
-    >>> subject = Subject("cats", Weights(model, seen, ("cat", "dog")))
+    >>> subject = InspectedModel("cats", Weights(model, seen, ("cat", "dog")))
     >>> subject.answer(np.zeros((1, 8, 8), np.uint8), off=[3]).probabilities
     array([0.5, 0.5], dtype=float32)
     """
@@ -68,7 +68,7 @@ class Subject:
         self._worker = one_core_each(1) if is_small else ThreadPoolExecutor(1)
 
     @classmethod
-    def load(cls, source: str | Path) -> "Subject":
+    def load(cls, source: str | Path) -> "InspectedModel":
         """From a run or anybody's weights. They may have no classes: then there are maps and no answers."""
         weights, calibration = opened(source)
         path = Path(source)

@@ -17,14 +17,14 @@ from vitral.data.batches import Batch, Batches, in_order
 from vitral.data.pack import Progress
 from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError
-from vitral.recipe import Teacher
-from vitral.training.teacher import Found, Teach, from_file
+from vitral.training.config import Teacher
+from vitral.training.teacher import LoadedTeacher, Teach, from_file
 
 TOGETHER = 64  # pictures that a teacher is asked about at once: of 256 a CNN's numbers do not stay in the cache
 MEASURED = 1_000  # pictures by which a teacher's numbers are brought to mean 0 and standard deviation 1
 
 
-class Pupil(NamedTuple):
+class StudentOutput(NamedTuple):
     """What the model makes of some images."""
 
     logits: Tensor  # (B, classes): of the last classifier
@@ -34,7 +34,7 @@ class Pupil(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AnswerLesson:
+class LogitDistillation:
     """The teacher's logits, of each picture as it is or as the pupil sees it."""
 
     asked: Teacher
@@ -48,7 +48,7 @@ class AnswerLesson:
             return self.said[torch.from_numpy(batch.samples[rows])]
         return _asked(self.teach, batch.images[rows], self.preprocess)
 
-    def loss(self, batch: Batch, rows: slice, pupil: Pupil) -> Tensor:  # → ()
+    def loss(self, batch: Batch, rows: slice, pupil: StudentOutput) -> Tensor:  # → ()
         """Hard: the teacher's answer is the label. Soft: its probabilities are, at a common temperature."""
         teacher = self.logits(batch, rows).to(pupil.logits.device)
         if self.asked.kind == "hard":
@@ -59,7 +59,7 @@ class AnswerLesson:
 
 
 @dataclass(frozen=True)
-class MapLesson:
+class FeatureDistillation:
     """What the teacher sees at each place is what the first numbers of the pupil's token there are to be."""
 
     asked: Teacher
@@ -79,7 +79,7 @@ class MapLesson:
         numbers = np.searchsorted(self.batches.samples, batch.samples[rows])
         return self.batches.moved(self.said[torch.from_numpy(numbers)].float(), batch, rows)
 
-    def loss(self, batch: Batch, rows: slice, pupil: Pupil) -> Tensor:  # → ()
+    def loss(self, batch: Batch, rows: slice, pupil: StudentOutput) -> Tensor:  # → ()
         """The mean square of how far they are apart."""
         maps = self.maps(batch, rows).to(pupil.patches)
         if maps.shape[2:] != pupil.grid:
@@ -90,11 +90,11 @@ class MapLesson:
         return mse_loss(pupil.patches[:, :, : wanted.shape[2]], wanted)
 
 
-Lesson = AnswerLesson | MapLesson
+Lesson = LogitDistillation | FeatureDistillation
 
 
 def lesson(
-    asked: Teacher, found: Found | None, batches: Batches, width: int
+    asked: Teacher, found: LoadedTeacher | None, batches: Batches, width: int
 ) -> Generator[Progress, None, Lesson | None]:
     """What the teacher has to say; where it is asked once, all of it, which may take minutes: it tells. `width` is that
     of the pupil's tokens."""
@@ -104,18 +104,20 @@ def lesson(
         return (yield from _map_lesson(asked, found, batches, width))
     pack, preprocess = batches.pack, batches.preprocess
     if found.teach is None:
-        return AnswerLesson(asked, None, from_file(asked.source, pack), preprocess)
+        return LogitDistillation(asked, None, from_file(asked.source, pack), preprocess)
     if asked.sees == "batch":
-        return AnswerLesson(asked, found.teach, torch.empty(0), preprocess)
+        return LogitDistillation(asked, found.teach, torch.empty(0), preprocess)
     said, done = torch.zeros(len(pack.index.samples), len(pack.index.class_names)), 0
     for batch in in_order(pack, batches.samples, preprocess, TOGETHER):
         said[torch.from_numpy(batch.samples)] = _asked(found.teach, batch.images, preprocess)
         done += len(batch.samples)
         yield _told(done, batches)
-    return AnswerLesson(asked, None, said, preprocess)
+    return LogitDistillation(asked, None, said, preprocess)
 
 
-def _map_lesson(asked: Teacher, found: Found, batches: Batches, width: int) -> Generator[Progress, None, MapLesson]:
+def _map_lesson(
+    asked: Teacher, found: LoadedTeacher, batches: Batches, width: int
+) -> Generator[Progress, None, FeatureDistillation]:
     if found.see is None:
         raise RecipeError(f"teacher.kind map needs a CNN, which {asked.source} is not: set teacher.kind=soft or hard.")
     pack, preprocess, train = batches.pack, batches.preprocess, batches.samples
@@ -127,7 +129,7 @@ def _map_lesson(asked: Teacher, found: Found, batches: Batches, width: int) -> G
             f"The teacher {asked.source} sees {mean.shape[1]} numbers at each place, and model.width is {width}: a "
             "token must have room for them."
         )
-    made = MapLesson(asked, found.see, mean[0], std[0].clamp(min=1e-6), batches)
+    made = FeatureDistillation(asked, found.see, mean[0], std[0].clamp(min=1e-6), batches)
     if asked.sees == "batch":
         return made
     said, done = torch.empty(len(train), *each[0].shape[1:], dtype=torch.float16), 0  # half: 8 KB a picture of CIFAR
@@ -135,7 +137,7 @@ def _map_lesson(asked: Teacher, found: Found, batches: Batches, width: int) -> G
         said[done : done + len(batch.samples)] = made.seen(batch.images)
         done += len(batch.samples)
         yield _told(done, batches)
-    return MapLesson(asked, found.see, made.mean, made.std, batches, said)
+    return FeatureDistillation(asked, found.see, made.mean, made.std, batches, said)
 
 
 def _told(done: int, batches: Batches) -> Progress:

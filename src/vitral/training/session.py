@@ -1,4 +1,4 @@
-"""One sitting of a run: from where it stood, until it is finished, stopped or killed. Keeps the run folder."""
+"""One session of a run: from where it stood, until it is finished, stopped or killed. Keeps the run folder."""
 
 import math
 import time
@@ -14,10 +14,11 @@ from vitral.data.batches import Batch
 from vitral.errors import RecipeError, RunError
 from vitral.evaluation.baseline import baseline
 from vitral.evaluation.calibration import calibrate
-from vitral.recipe import Recipe, parse_budget
+from vitral.recipe import Recipe
 from vitral.run import Record, Run, free_folder
 from vitral.training.budget import CORRECTED_AT, TIMED, Pace, Steps, correct, plan_steps
-from vitral.training.checkpoint import Progress, read_checkpoint, write_checkpoint
+from vitral.training.checkpoint import TrainingState, read_checkpoint, write_checkpoint
+from vitral.training.config import parse_budget
 from vitral.training.preparation import Plan
 from vitral.training.schedules import learning_rate_share
 from vitral.training.speed import find_fastest, set_to
@@ -70,14 +71,14 @@ def _changed(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> I
 
 
 @dataclass
-class Sitting:
+class Session:
     """What is going on."""
 
     run: Run
     plan: Plan
     recipe: Recipe
     record: Record
-    progress: Progress
+    progress: TrainingState
     notes: tuple[str, ...]
     lock: "BaseFileLock"
     began: float  # by the clock
@@ -87,10 +88,10 @@ class Sitting:
     ticked_at: float = field(default_factory=time.perf_counter)
     epoch_began: float = field(default_factory=time.perf_counter)
     waited: float = 0.0  # seconds, in this epoch
-    waiting_for_first: bool = True  # step of this sitting
+    waiting_for_first: bool = True  # step of this session
 
     @classmethod
-    def begin(cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, began: float) -> "Sitting":
+    def begin(cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, began: float) -> "Session":
         """Make the run folder, or bring everything to where the last checkpoint was."""
         if earlier is None:
             run, lock = Run.reserve(out or free_folder(recipe.data.source))
@@ -99,7 +100,7 @@ class Sitting:
             run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
             run.cut_back(0)
             _compare(recipe, run, plan)
-            progress = Progress(planned=_planned(recipe, plan, began, pace))
+            progress = TrainingState(planned=_planned(recipe, plan, began, pace))
             return cls(run, plan, recipe, record, progress, _too_late(recipe, began), lock, began, pace)
         lock = earlier.lock()
         before = earlier.record
@@ -121,7 +122,7 @@ class Sitting:
                 "back, or begin anew."
             )
         notes = _other_conditions(before, record)
-        progress = Progress()
+        progress = TrainingState()
         if found := read_checkpoint(earlier.checkpoints):
             progress, tensors, damaged = found
             plan.learner.restore(tensors)
@@ -142,7 +143,7 @@ class Sitting:
 
     @property
     def seconds(self) -> float:
-        """Of training, all sittings together."""
+        """Of training, all sessions together."""
         return time.perf_counter() - self.began
 
     @property
@@ -199,7 +200,7 @@ class Sitting:
         """Whether the step can be taken. If not: stop, or say that it was left out."""
         if math.isfinite(float(loss)):
             return True
-        self.plan.learner.forget()
+        self.plan.learner.discard()
         step = self.progress.step + 1
         names = [self.plan.pack.index.samples[int(sample)] for sample in batch.samples[:3]]
         if self.recipe.train.not_finite == "stop":
@@ -268,7 +269,7 @@ class Sitting:
             self.record = self.record.model_copy(update=update)
             model = learner.result() if finished else learner.average.model
             if finished:
-                learner.settle(self.plan.batches, self.progress.step, self.share_done(self.progress.step))
+                learner.refit_norms(self.plan.batches, self.progress.step, self.share_done(self.progress.step))
             if all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
                 names, about = self.plan.pack.index.class_names, dict(self.plan.about)
                 weights = Weights(model, self.plan.preprocess, names, about)
@@ -294,7 +295,7 @@ class Sitting:
             figure = epoch.validation_accuracy if train.choose == "accuracy" else -epoch.validation_loss
             if progress.best is None or figure > progress.best:
                 progress.best = figure
-                self.plan.learner.remember()
+                self.plan.learner.keep_best()
         if progress.least_loss is None or epoch.validation_loss < progress.least_loss:
             progress.least_loss, progress.since = epoch.validation_loss, 0
         else:
