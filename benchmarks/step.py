@@ -41,7 +41,7 @@ Run = Callable[[int], None]  # does so many steps, or products
 
 def ours(images: Tensor, labels: Tensor) -> tuple[Run, int]:
     """Also the number of parameters."""
-    learner = Learner(ViT(CONFIG).train(), Train(optimizer=ADAMW, batch_size=BATCH), class_weights=None)
+    learner = Learner(ViT(CONFIG).train(), Train(optimizer=ADAMW, batch_size=BATCH))
     batch = Batch(images, labels, np.arange(BATCH), targets=labels)
 
     def run(steps: int) -> None:

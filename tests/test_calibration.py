@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from conftest import quick_digits
 from vitral import Classifier, Run, WeightsError, evaluate, train
-from vitral.evaluation.calibration import calibrate, class_statistics, fit_temperature
 from vitral.evaluation.metrics import measure
+from vitral.training.calibration import calibrate, class_statistics, fit_temperature
 from vitral.training.preparation import prepared
 from vitral.weights.calibration import Calibration
 

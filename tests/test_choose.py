@@ -16,11 +16,12 @@ from vitral.data.config import Data
 from vitral.data.pack import Pack, pack
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
-from vitral.evaluation.baseline import BaselineComparison, baseline, compare_with_baseline
+from vitral.evaluation.baseline import BaselineComparison, compare_with_baseline
 from vitral.evaluation.evaluate import evaluate
 from vitral.recipes import find_recipe, has_pictures
 from vitral.recipes.choose import choose
 from vitral.run import Baseline
+from vitral.training.baseline import baseline
 
 
 def folder_of(tmp_path: Path, each: int, size: tuple[int, int], mode: str = "RGB", classes: int = 3) -> Path:

@@ -27,12 +27,12 @@ def evaluation(trained: Run) -> Evaluation:
 
 
 def test_numbers_equal_those_of_scikit_learn(evaluation: Evaluation) -> None:
-    labels, predicted = evaluation.answers.labels.numpy(), evaluation.answers.predicted
+    labels, predicted = evaluation.outputs.labels.numpy(), evaluation.outputs.predicted
     assert evaluation.calibration is not None
-    probabilities = (evaluation.answers.logits.double() / evaluation.calibration.temperature).softmax(dim=1).numpy()
+    probabilities = (evaluation.outputs.logits.double() / evaluation.calibration.temperature).softmax(dim=1).numpy()
     assert evaluation.accuracy == accuracy_score(labels, predicted)
     assert evaluation.metrics.loss.value == pytest.approx(log_loss(labels, probabilities, labels=range(10)), rel=1e-5)
-    plain = evaluation.answers.logits.double().softmax(dim=1).numpy()
+    plain = evaluation.outputs.logits.double().softmax(dim=1).numpy()
     assert evaluation.loss == pytest.approx(log_loss(labels, plain, labels=range(10)), rel=1e-5)
     assert np.array_equal(evaluation.confusion, confusion_matrix(labels, predicted))
     low, high = evaluation.metrics.accuracy.low, evaluation.metrics.accuracy.high

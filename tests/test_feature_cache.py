@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from conftest import FIXTURES, slowly, stopped
 from vitral import RecipeError, Run, RunError, events, load_pretrained, train
 from vitral.cli import vitral
-from vitral.inference import answers
+from vitral.inference import outputs_of_pack
 from vitral.recipe import Recipe
 from vitral.recipes.choose import choose
 from vitral.training.feature_cache import CachedFeatures
@@ -97,7 +97,7 @@ def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, weights: st
         whole = model(plan.preprocess.normalise(images))
         torch.testing.assert_close(batches.forward(model, batch.images), whole, rtol=0, atol=1e-5)
     for numbers in (plan.pack.of("validation"), plan.pack.of("train")[::-2]):
-        found, whole_too = batches.answers(model, numbers), answers(model, plan.pack, numbers, plan.preprocess)
+        found, whole_too = batches.outputs(model, numbers), outputs_of_pack(model, plan.pack, numbers, plan.preprocess)
         for name in ("logits", "labels", "features"):
             torch.testing.assert_close(getattr(found, name), getattr(whole_too, name), rtol=0, atol=1e-5)
     assert step == 1
@@ -106,8 +106,8 @@ def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, weights: st
 def test_views_are_fixed_and_come_in_turn(pictures: Path) -> None:
     flipped = asked(pictures, data__augment__flip="random", init__views=2)
     plan = prepared(flipped)
-    assert isinstance(plan.batches, CachedFeatures) and len(plan.batches.tokens) == 2
-    assert not torch.equal(plan.batches.tokens[0], plan.batches.tokens[1])
+    assert isinstance(plan.batches, CachedFeatures) and len(plan.batches.train) == 2
+    assert not torch.equal(plan.batches.train[0], plan.batches.train[1])
     epochs: list[dict[int, torch.Tensor]] = [{}, {}, {}]
     for step, batch in islice(plan.batches.starting_at(1), 3 * plan.batches.steps_per_epoch):
         seen = epochs[(step - 1) // plan.batches.steps_per_epoch]
@@ -203,7 +203,7 @@ def numbers(module: torch.nn.Module, at_least: int = 0) -> int:
 
 def test_the_rates_are_told_part_by_part(pictures: Path) -> None:
     learner = prepared(asked(pictures, init__mode="gentle", train__optimizer__learning_rate=0.001)).learner
-    told = learner.optimizers.parts(learner.model)
+    told = learner.optimizers.groups(learner.layers)
     parts = {part.name: part.rate for part in told}
     assert parts["head"] == pytest.approx(0.001) and parts["blocks.1"] == pytest.approx(0.00075)
     assert parts["blocks.0"] == pytest.approx(0.001 * 0.75**2) and parts["embedding"] == pytest.approx(0.001 * 0.75**3)

@@ -95,7 +95,7 @@ def test_the_models_have_as_many_parameters_as_table_1_says(size: str) -> None:
 def learner_of(name: str, device: str) -> Learner:
     recipe = RECIPES[name].changed({"model.classes": 1000})
     with torch.device(device):
-        return Learner(ViT(recipe.model, recipe.train.regularise).train(), recipe.train, None)
+        return Learner(ViT(recipe.model, recipe.train.regularise).train(), recipe.train)
 
 
 def batch_of_two(device: str) -> Batch:

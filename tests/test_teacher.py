@@ -14,7 +14,7 @@ from conftest import quick_digits, stopped
 from vitral import Classifier, RecipeError, Run, RunError, train
 from vitral.data.augment.geometry import flips
 from vitral.data.batches import in_order
-from vitral.inference import answers
+from vitral.inference import outputs_of_pack
 from vitral.model.resnet import ResNet
 from vitral.recipe import Recipe
 from vitral.training.objectives.distillation import FeatureDistillation, LogitDistillation, StudentOutput
@@ -31,10 +31,10 @@ def taught(source: object, **settings: object) -> Recipe:
 def test_weights_teach_as_they_answer(trained: Run) -> None:
     """A teacher that is asked once about each picture says what it says when it is evaluated."""
     plan = prepared(taught(trained.folder, teacher__sees="picture"))
-    lesson, weights = plan.learner.lesson, trained.weights()
+    lesson, weights = plan.learner.objective.lesson, trained.weights()
     assert isinstance(lesson, LogitDistillation) and lesson.teach is None
     train_pictures = plan.pack.of("train")
-    expected = answers(weights.model, plan.pack, train_pictures, weights.preprocess).logits
+    expected = outputs_of_pack(weights.model, plan.pack, train_pictures, weights.preprocess).logits
     torch.testing.assert_close(lesson.said[torch.from_numpy(train_pictures)], expected, rtol=0, atol=1e-4)
 
 
@@ -51,7 +51,7 @@ def test_the_loss_is_as_in_the_paper(trained: Run, kind: str) -> None:
         )
     )
     learner = plan.learner
-    assert isinstance(learner.lesson, LogitDistillation)
+    assert isinstance(learner.objective.lesson, LogitDistillation)
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -59,7 +59,7 @@ def test_the_loss_is_as_in_the_paper(trained: Run, kind: str) -> None:
     found, _ = learner.gradients(step, batch, 0.0)
     with torch.no_grad():
         first, last = learner.model.logits(learner.model.features(batch.images))
-        word = learner.lesson.logits(batch, slice(0, len(batch.labels)))
+        word = learner.objective.lesson.logits(batch, slice(0, len(batch.labels)))
         if kind == "hard":
             lesson = cross_entropy(last, word.argmax(dim=1))
         else:
@@ -73,7 +73,7 @@ def test_the_loss_is_as_in_the_paper(trained: Run, kind: str) -> None:
 def test_python_logits_files_and_weights_say_the_same(trained: Run, tmp_path: Path) -> None:
     plan = prepared(quick_digits())
     weights, numbers = trained.weights(), plan.pack.of("train")
-    logits = answers(weights.model, plan.pack, numbers, weights.preprocess).logits.numpy()
+    logits = outputs_of_pack(weights.model, plan.pack, numbers, weights.preprocess).logits.numpy()
     names = np.array([plan.pack.index.samples[number] for number in numbers])
     order = np.random.default_rng(0).permutation(len(names))
     turned = list(reversed(range(10)))
@@ -91,7 +91,7 @@ def test_python_logits_files_and_weights_say_the_same(trained: Run, tmp_path: Pa
     )
     said = []
     for source in (trained.folder, tmp_path / "said.npz", f"{tmp_path / 'mine.py'}:teach"):
-        lesson = prepared(taught(source, teacher__sees="picture")).learner.lesson
+        lesson = prepared(taught(source, teacher__sees="picture")).learner.objective.lesson
         assert isinstance(lesson, LogitDistillation)
         said.append(lesson.said[torch.from_numpy(numbers)])
     torch.testing.assert_close(said[0], said[1], rtol=0, atol=1e-4)
@@ -117,7 +117,7 @@ def test_an_onnx_file_says_what_its_layer_says(tmp_path: Path) -> None:
     )
     onnx.save(model, tmp_path / "teacher.onnx")
     plan = prepared(taught(tmp_path / "teacher.onnx", teacher__sees="batch"))
-    lesson, (_, batch) = plan.learner.lesson, next(plan.batches.starting_at(1))
+    lesson, (_, batch) = plan.learner.objective.lesson, next(plan.batches.starting_at(1))
     assert isinstance(lesson, LogitDistillation)
     mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (plan.preprocess.mean, plan.preprocess.std))
     expected = layer((batch.images * std + mean).flatten(1))
@@ -179,7 +179,7 @@ def test_what_is_wrong_with_a_teacher_is_told(name: str, told: str, tmp_path: Pa
     (tmp_path / "cut.npz").write_bytes((tmp_path / "shape.npz").read_bytes()[:-30])
     plan = prepared(taught("none"))
     with pytest.raises(RecipeError, match=told):
-        lesson = prepared(taught(tmp_path / name)).learner.lesson
+        lesson = prepared(taught(tmp_path / name)).learner.objective.lesson
         assert isinstance(lesson, LogitDistillation)
         lesson.logits(next(plan.batches.starting_at(1))[1], slice(None))
 
@@ -226,11 +226,11 @@ def test_a_map_that_was_made_once_is_moved_with_its_picture(cnn: Path) -> None:
     for sees in ("picture", "batch"):
         plan = prepared(shown(cnn, teacher__sees=sees, data__augment={"flip": "random"}))
         _, batch = next(plan.batches.starting_at(1))
-        assert isinstance(plan.learner.lesson, FeatureDistillation) and batch.draws is not None
-        maps[sees] = plan.learner.lesson.maps(batch, slice(2, 8))
+        assert isinstance(plan.learner.objective.lesson, FeatureDistillation) and batch.draws is not None
+        maps[sees] = plan.learner.objective.lesson.maps(batch, slice(2, 8))
         assert maps[sees].shape == (6, 64, 4, 4)
         as_it_is = in_order(plan.pack, batch.samples[2:8], plan.preprocess)
-        seen = plan.learner.lesson.seen(next(as_it_is).images)
+        seen = plan.learner.objective.lesson.seen(next(as_it_is).images)
         mirrored = torch.from_numpy(flips(plan.batches.augment, batch.draws)[2:8])
     assert 0 < int(mirrored.sum()) < 6
     torch.testing.assert_close(maps["picture"][~mirrored], maps["batch"][~mirrored], rtol=0, atol=1e-2)
@@ -239,7 +239,7 @@ def test_a_map_that_was_made_once_is_moved_with_its_picture(cnn: Path) -> None:
 
 def test_the_first_numbers_of_each_token_are_to_be_what_the_teacher_sees(cnn: Path) -> None:
     plan = prepared(shown(cnn, train__patches="rising", train__label_smoothing=0.0))
-    learner, lesson = plan.learner, plan.learner.lesson
+    learner, lesson = plan.learner, plan.learner.objective.lesson
     assert isinstance(lesson, FeatureDistillation)
     step, batch = next(plan.batches.starting_at(1))
     found, _ = learner.gradients(step, batch, 0.0)
@@ -290,5 +290,5 @@ def test_the_cnn_recognises_cifar10_as_it_is_known_to(large_data: Callable[[str]
 def test_a_plan_that_is_not_to_be_trained_asks_no_teacher(trained: Run) -> None:
     """`--dry-run` is a matter of seconds."""
     recipe = taught(trained.folder, teacher__sees="picture")
-    assert prepared(recipe, to_train=False).learner.lesson is None
-    assert prepared(recipe).learner.lesson is not None
+    assert prepared(recipe, to_train=False).learner.objective.lesson is None
+    assert prepared(recipe).learner.objective.lesson is not None

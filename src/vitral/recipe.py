@@ -9,7 +9,8 @@ from pydantic import model_validator
 
 from vitral.data.config import Data
 from vitral.errors import RecipeError
-from vitral.model.config import ViTConfig
+from vitral.model.config import AnyModelConfig, ViTConfig
+from vitral.plugin import is_plugin
 from vitral.settings import FORMAT, Part, Settings, as_table, check_format, names, unknown
 from vitral.training.config import Init, Teacher, Train, parse_budget
 
@@ -22,7 +23,7 @@ class Recipe(Settings):
     3
     """
 
-    model: ViTConfig = ViTConfig()
+    model: AnyModelConfig = ViTConfig()
     data: Data = Data()
     init: Init = Init()
     teacher: Teacher = Teacher()
@@ -43,17 +44,27 @@ class Recipe(Settings):
             raise ValueError("teacher.sees picture knows nothing of mixed pictures: take mixup and cutmix out.")
         if taught and self.init.mode == "probe":
             raise ValueError("teacher.source and init.mode probe do not go together: a head alone needs no teacher.")
-        if self.init.freeze > self.model.depth:
-            raise ValueError(f"init.freeze is {self.init.freeze}, and the model has {self.model.depth} blocks.")
+        blocks = self.model.block_count
+        if blocks is not None and self.init.freeze > blocks:
+            raise ValueError(f"init.freeze is {self.init.freeze}, and the model has {blocks} blocks.")
         if self.data.sampling == "balanced" and self.train.class_weights == "balanced":
             raise ValueError("data.sampling and train.class_weights are both balanced: one of them is enough.")
         return self
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """What it names in Python files of somebody's own, such as mine.py:Mixer."""
+        return tuple(name for name in (self.model.kind, self.train.objective.kind) if is_plugin(name))
 
     def changed(self, settings: Mapping[str, Any]) -> "Recipe":
         """The same with some settings changed, by their dotted names. Who asks for epochs does not want the budget."""
         values = self.write()
         if "train.epochs" in settings:
             settings = {"train.budget": "none", **settings}
+        kind = settings.get("model.kind", values["model"]["kind"])
+        if kind != values["model"]["kind"]:  # another kind has other settings
+            values["model"] = {name: values["model"][name] for name in ("image_size", "channels", "classes")}
+            settings = {"model.kind": kind, **settings}
         for name, value in settings.items():
             _set(values, name, value)
         return Recipe.read(values)
@@ -106,14 +117,16 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def _set(values: dict[str, Any], name: str, value: Any) -> None:
-    known = list(names(Recipe))
-    if name not in known:
-        raise RecipeError(unknown(name, known))
     *path, last = name.split(".")
+    known = list(names(Recipe))
     table = values
     for word in path:
-        table[word] = as_table(table[word])  # a part that stands there as a word gets its settings one by one
+        if word not in table and name not in known:
+            raise RecipeError(unknown(name, known))
+        table[word] = as_table(table.get(word, {}))  # a part that stands there as a word gets its settings one by one
         table = table[word]
+    if name not in known and not is_plugin(str(table.get("kind", ""))):  # only its own file knows its settings
+        raise RecipeError(unknown(name, known))
     table[last] = value
 
 
@@ -121,18 +134,18 @@ def _fill(table: Any, settings: Settings) -> None:
     """Settings into a TOML table, each with its description behind it."""
     import tomlkit
 
-    values = settings.write()
-    for name, field in type(settings).model_fields.items():
+    fields = type(settings).model_fields
+    for name, written in settings.write().items():
         value = getattr(settings, name)
         if isinstance(value, Settings) and not isinstance(value, Part):
             inner = tomlkit.table()
             _fill(inner, value)
             table.add(name, inner)
             continue
-        item = tomlkit.item(values[name])
-        if isinstance(values[name], dict):
+        item = tomlkit.item(written)
+        if isinstance(written, dict):
             item = tomlkit.inline_table()
-            item.update(values[name])
-        if field.description:
-            item.comment(field.description)
+            item.update(written)
+        if name in fields and (words := fields[name].description):
+            item.comment(words)
         table.add(name, item)

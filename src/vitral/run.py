@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vitral.errors import RunError, WeightsError
 from vitral.files import sha256_of, write_whole
+from vitral.plugin import Code, Plugin, load_stored_plugins
 from vitral.recipe import Recipe
 from vitral.settings import FORMAT, check_format
 
@@ -101,6 +102,7 @@ class Record(StoredTable):
     data: DataIdentity
     start: str | None = None  # a digest of the weights that it started from, where these were somebody's
     teacher: str | None = None  # a digest of its teacher, where it had one
+    code: dict[str, str] | None = None  # what it names in somebody's own files, and the sha256 of each file
     planned: int = 0
     corrected_at: int = 0
     steps: int = 0
@@ -202,6 +204,10 @@ class Run:
         """What happened."""
         return _told(Record, self.folder / RECORD)
 
+    def plugins(self, code: Code) -> dict[str, Plugin]:
+        """What the recipe names in somebody's own files, if these are in `code`."""
+        return load_stored_plugins(self.record.code or {}, code, str(self.folder))
+
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last line that was cut off by a kill is left out."""
@@ -247,8 +253,9 @@ class Run:
         """Whether there are weights to use."""
         return (self.folder / WEIGHTS).is_file()
 
-    def weights(self) -> "Weights":
-        """The trained model with its preprocessing and class names, checked against run.json."""
+    def weights(self, code: Code = ()) -> "Weights":
+        """The trained model with its preprocessing and class names, checked against run.json. `code`: files of Python
+        that may be run, where the model is in one."""
         from vitral.weights.own import read_weights  # brings torch, which listing runs does without
 
         path, identity = self.folder / WEIGHTS, self.record.weights
@@ -256,7 +263,7 @@ class Run:
             raise RunError(f"The run {self.folder} has no {WEIGHTS}: its training has not come to an end.")
         if identity and sha256_of(path) != identity.sha256:
             raise WeightsError(f"{path} was altered or cut: it is not the file that {RECORD} tells of.")
-        return read_weights(path)
+        return read_weights(path, code)
 
     def write_calibration(self, calibration: "Calibration") -> None:
         with self.writing():

@@ -11,8 +11,8 @@ from vitral.cli import completion
 from vitral.cli.terminal import console, printable
 
 if TYPE_CHECKING:
+    from vitral.data.folds import OutOfFold
     from vitral.evaluation.evaluate import Evaluation
-    from vitral.evaluation.suspects import OutOfFold
     from vitral.run import Run
 
 
@@ -72,7 +72,7 @@ def _by_training(run: "Run") -> "OutOfFold":
     """Short trainings of the run's recipe."""
     from rich.progress import Progress
 
-    from vitral.evaluation.suspects import OutOfFold
+    from vitral.data.folds import OutOfFold
     from vitral.training.folds import out_of_fold
 
     steps = max(1, run.record.steps // 2)

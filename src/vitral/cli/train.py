@@ -15,6 +15,8 @@ from vitral.cli import STARTED, completion
 from vitral.cli.terminal import console, duration, printable, settings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.progress import TaskID
 
     from vitral.evaluation.evaluate import Evaluation
@@ -110,7 +112,7 @@ def _show_groups(recipe: "Recipe") -> None:
         console.print(str(load_pretrained(recipe.init.weights).loaded or "Vitral's own weights."), soft_wrap=True)
     right = ("numbers", "learning rate", "weight decay")
     listed = table("part", *right, right=right)
-    for part in plan.learner.optimizers.parts(plan.learner.model):
+    for part in plan.learner.optimizers.groups(plan.learner.layers):
         rate = f"{'' if part.at_once else 'frozen, then '}{part.rate:.2e}" if part.learns else "frozen"
         decay = f"{part.decay:g}" + (f" on {part.decayed:,}" if 0 < part.decayed < part.numbers else "")
         listed.add_row(part.name, f"{part.numbers:,}", rate, decay if part.learns else "")
@@ -285,8 +287,10 @@ class Progress:
         epochs = f"{self.epochs:.3g} epoch{'s' if self.epochs > 1 else ''}"
         console.print(f"{event.steps:,} step{'s' if event.steps > 1 else ''} in {epochs}, into {event.run.folder}")
         console.print(f"Expected to take about {duration(event.expected)}, with {_memory()} of memory.\n")
-        validation = "   validation loss  accuracy" if self.validates else ""
-        console.print(f"epoch   train loss  accuracy{validation}   seconds   waited", style="bold")
+        self.figures = plan.learner.objective.figures
+        columns = "".join(f"  {name:>8}" for name in self.figures)
+        validation = f"   validation loss{columns}" if self.validates else ""
+        console.print(f"epoch   train loss{columns}{validation}   seconds   waited", style="bold")
         self.task = self.bar.add_task("training", total=event.steps, completed=event.step, speed="")
         self.bar.start()
 
@@ -295,10 +299,17 @@ class Progress:
         every = -(-int(self.epochs) // 30) or 1
         if epoch.epoch % every and 1 < epoch.epoch < int(self.epochs):
             return
+        train, validation = self._figures(epoch.train), self._figures(epoch.validation) if self.validates else ""
         console.print(
-            f"{epoch.epoch:>5}   {epoch.train_loss:>10.3f}  {epoch.train_accuracy:>8.1%}"
-            + (f"   {epoch.validation_loss:>15.3f}  {epoch.validation_accuracy:>8.1%}" if self.validates else "")
+            f"{epoch.epoch:>5}   {epoch.train['loss']:>10.3f}{train}"
+            + (f"   {epoch.validation['loss']:>15.3f}{validation}" if self.validates else "")
             + f"   {epoch.seconds:>7.1f}   {epoch.waited:>6.1%}"
+        )
+
+    def _figures(self, figures: "Mapping[str, float]") -> str:
+        """Beside the loss, what the objective tells; an accuracy is a share."""
+        return "".join(
+            f"  {figures[name]:>{max(8, len(name))}{'.1%' if name == 'accuracy' else '.3f'}}" for name in self.figures
         )
 
     def _now(self, event: "Step") -> str:

@@ -19,6 +19,7 @@ from vitral.look.grading import Grade, grade, with_random_weights
 from vitral.look.inspected_model import InspectedModel
 from vitral.look.maps import Some, blocks_of
 from vitral.look.readings import METHODS, answer_by_head
+from vitral.plugin import Code
 from vitral.settings import unknown
 from vitral.weights.own import Weights
 
@@ -102,9 +103,9 @@ class Explainer:
         self.blocks = blocks_of(subject.model, blocks)
 
     @classmethod
-    def load(cls, source: str | Path, method: str | None = None, blocks: Some = -1) -> "Explainer":
+    def load(cls, source: str | Path, method: str | None = None, blocks: Some = -1, code: Code = ()) -> "Explainer":
         """From a run or anybody's weights."""
-        return cls(InspectedModel.load(source), method, blocks)
+        return cls(InspectedModel.load(source, code), method, blocks)
 
     @cached_property
     def untrained(self) -> InspectedModel:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitral.errors import RecipeError
+from vitral.model.interface import Model
 from vitral.model.pools import POOLS
 from vitral.model.vit import Block, ViT
 
@@ -37,6 +38,13 @@ class Layout:
     def patches(self) -> slice:
         """Where the patches are among the tokens."""
         return slice(len(self.extra), len(self.extra) + self.grid[0] * self.grid[1])
+
+
+def attending(model: Model) -> ViT:
+    """A model that has attention to look at; else a sentence."""
+    if not isinstance(model, ViT):
+        raise RecipeError(f"A model of kind {model.config.kind} has no attention to look at.")
+    return model
 
 
 def layout_of(model: ViT, images_or_size: Tensor | int | tuple[int, int]) -> Layout:

@@ -6,10 +6,11 @@ Validated, no torch.
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, StrictBool, StrictInt, Tag, model_validator
 
 from vitral.data.config import Share
 from vitral.model.config import Regularise
+from vitral.plugin import is_plugin
 from vitral.settings import Part, Settings, as_table
 
 
@@ -93,6 +94,9 @@ class Rising(Part):
 Ramp = Annotated[Fixed | Rising, Field(discriminator="kind"), BeforeValidator(as_table)]
 
 
+GENTLE = 0.75  # of the next block's rate
+
+
 class Init(Settings):
     """The table `[init]` of a recipe: weights to start from, and how much of them may change."""
 
@@ -113,6 +117,11 @@ class Init(Settings):
         le=64,
         description="ways in which a picture is augmented, each seen by frozen blocks once; 0: any",
     )
+
+    @property
+    def layer_decay(self) -> float:
+        """`gentle` is a word for `train.layer_decay`; where both are given, one is taken times the other."""
+        return GENTLE if self.mode == "gentle" else 1.0
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -144,6 +153,38 @@ class Teacher(Settings):
     temperature: float = Field(default=1.0, gt=0, le=100, description="soft: by which both logits are divided")
 
 
+class ClassificationSettings(Part):
+    """The label is to be the most probable class: train.label_smoothing, train.class_weights and the table `[teacher]`
+    say how."""
+
+    kind: Literal["classification"] = "classification"
+
+
+class OwnObjective(Part):
+    """One in somebody's own file: a class, or a function of logits and targets, with settings of its own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    kind: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of its own."""
+        return dict(self.model_extra or {})
+
+
+def _objective_tag(value: Any) -> str:
+    kind = value.get("kind", "") if isinstance(value, dict) else getattr(value, "kind", "")
+    return "own" if is_plugin(str(kind)) else "ours"
+
+
+ObjectiveSettings = Annotated[
+    Annotated[ClassificationSettings, Tag("ours")] | Annotated[OwnObjective, Tag("own")],
+    Discriminator(_objective_tag),
+    BeforeValidator(as_table),
+]
+
+
 class Train(Settings):
     """The table `[train]` of a recipe."""
 
@@ -166,6 +207,11 @@ class Train(Settings):
     clip: float = Field(default=0.0, ge=0, description="gradients are shortened to this norm; 0: they are not")
     warmup: float = Field(default=0.05, ge=0, le=1, description="share of the steps in which the learning rate rises")
     schedule: Schedule = Field(default=Schedule(), description="and then: cosine or linear towards 0, or constant")
+    objective: ObjectiveSettings = Field(
+        default=ClassificationSettings(),
+        exclude_if=lambda objective: objective == ClassificationSettings(),  # it came after format 1
+        description="what is learnt by: classification, or one's own: mine.py:focal",
+    )
     label_smoothing: float = Field(default=0.0, ge=0, lt=1, description="share of the target spread over all classes")
     class_weights: Literal["none", "balanced"] = Field(
         default="none", description="balanced: a class weighs more in the loss the fewer pictures it has"

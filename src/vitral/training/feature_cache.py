@@ -1,10 +1,10 @@
-"""Blocks that do not learn: what they make of the training pictures is computed once, and kept.
+"""Layers that do not learn: what they make of the pictures is computed once, and kept.
 
 Without augmentation, or with a fixed number of views of each picture, a frozen block gives the same tokens in every
 epoch. They are kept in memory, and a step costs what the blocks above them cost; under a head alone, next to nothing.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -14,10 +14,9 @@ from torch import Tensor
 
 from vitral.data.batches import Batch, Batches, in_order
 from vitral.data.config import Augment
-from vitral.data.pack import Progress
-from vitral.inference import Outputs, answers
-from vitral.model.pools import POOLED_WIDTHS
-from vitral.model.vit import ViT
+from vitral.inference import Outputs, joined, outputs_of_pack
+from vitral.model.interface import Model
+from vitral.progress import Progress
 from vitral.recipe import Recipe
 from vitral.training.config import Fixed
 
@@ -25,98 +24,92 @@ MOST = 2**30  # bytes, that are kept
 EACH = 64  # pictures at a time
 
 
-def freeze(model: ViT, blocks: int, trunk: bool) -> None:
-    """The embedding and the first blocks stay as they are; or the whole trunk, and only what stands above it learns."""
-    above = ("head", "pre_logits") if trunk else ("head", "pre_logits", "norm.", "fc_norm")
-    for name, parameter in model.named_parameters():
-        first, number, *_ = f"{name}.".split(".")
-        learns = name.startswith(above) or (first == "blocks" and int(number) >= blocks and not trunk)
-        parameter.requires_grad_(learns or (blocks == 0 and not trunk))
-
-
 @dataclass(frozen=True, kw_only=True)
 class CachedFeatures(Batches):
-    """Batches whose images are the tokens that frozen blocks made of them."""
+    """Batches whose images are what the frozen layers made of them: tokens, (B, T, D), or what the classifiers see,
+    (B, classifiers, F)."""
 
-    tokens: list[Tensor]  # one a view, (training pictures, …)
+    train: list[Tensor]  # one per view, (training pictures, …)
     validation: Tensor  # (validation pictures, …)
-    rows: NDArray[np.int64]  # (samples,) where a sample is in these
-    blocks: int
-    seen: bool  # whether they are what the classifiers see, and no longer tokens
+    place: NDArray[np.int64]  # (samples,) where a sample is in these
+    depth: int | None  # up to which layers are frozen; None: the whole trunk
 
     def _batch(self, samples: NDArray[np.int64], copies: NDArray[np.int64], epoch: int) -> Batch:
         labels = torch.from_numpy(self.pack.index.labels[samples])
-        tokens = self.tokens[epoch % len(self.tokens)][torch.from_numpy(self.rows[samples])]
+        tokens = self.train[epoch % len(self.train)][torch.from_numpy(self.place[samples])]
         return Batch(tokens, labels, samples, labels)
 
-    def forward(self, model: ViT, tokens: Tensor) -> Tensor:  # → (B, classes)
-        """The rest of the model."""
-        return _classified(model, self._views(model, tokens))
+    def in_validation(self) -> Iterator[Batch]:
+        """The validation pictures, in order."""
+        numbers = self.pack.of("validation")
+        for start in range(0, len(numbers), EACH):
+            samples = numbers[start : start + EACH]
+            labels = torch.from_numpy(self.pack.index.labels[samples])
+            yield Batch(self.validation[start : start + EACH], labels, samples, labels)
 
-    def _views(self, model: ViT, tokens: Tensor) -> Tensor:  # → (B, classifiers, F)
-        """What each classifier sees."""
-        if self.seen:
-            return tokens
-        for block in model.blocks[self.blocks : -1]:
-            tokens = block(tokens)
-        if self.blocks < model.config.depth:
-            tokens = model.blocks[-1](tokens, model.config.tokens_seen)
-        return torch.stack(model.views(model.norm(tokens)), dim=1)
+    def forward(self, model: Model, cached: Tensor, keep: Tensor | None = None) -> Tensor:  # → (B, classes)
+        """The rest of the model."""
+        return torch.stack(model.classify(self._views(model, cached))).mean(dim=0)
+
+    def _views(self, model: Model, cached: Tensor) -> Sequence[Tensor]:  # → each (B, F)
+        if self.depth is None:
+            return cached.unbind(1)
+        return model.views(model.head_tokens_from(cached, self.depth))
 
     @torch.no_grad()
-    def answers(self, model: ViT, numbers: NDArray[np.int64]) -> Outputs:
-        """What `answers` gives for pictures of train or of validation, without looking at them again."""
+    def outputs(self, model: Model, numbers: NDArray[np.int64]) -> Outputs:
+        """For pictures of train or of validation, without looking at them again."""
         model.eval()
         validates = np.isin(numbers, self.pack.of("validation")).all()
         if not validates and self.augment != Augment():  # they were looked at otherwise
-            return answers(model, self.pack, numbers, self.preprocess)
+            return outputs_of_pack(model, self.pack, numbers, self.preprocess)
         assert validates or np.isin(numbers, self.samples).all()
-        tokens, rows = self.validation if validates else self.tokens[0], torch.from_numpy(self.rows[numbers])
-        views = torch.cat([self._views(model, tokens[some]) for some in rows.split(EACH)])
-        labels = torch.from_numpy(self.pack.index.labels[numbers])
-        return Outputs(_classified(model, views).float().cpu(), labels, views.mean(dim=1).float().cpu())
+        cached, rows = self.validation if validates else self.train[0], torch.from_numpy(self.place[numbers])
+        return joined(self._outputs(model, cached[some]) for some in rows.split(EACH))
+
+    def _outputs(self, model: Model, cached: Tensor) -> Outputs:
+        views = self._views(model, cached)
+        logits = torch.stack(model.classify(views)).mean(dim=0)
+        return Outputs(logits.float().cpu(), torch.stack(list(views)).mean(dim=0).float().cpu())
 
 
 def cache_features(
-    batches: Batches, model: ViT, recipe: Recipe, blocks: int
+    batches: Batches, model: Model, recipe: Recipe, depth: int | None
 ) -> Generator[Progress, None, CachedFeatures | None]:
-    """The frozen blocks' tokens of all pictures, which may take minutes: it tells. None where they would be others each
-    time, or too many."""
+    """What the frozen layers make of all pictures, which may take minutes. None where that would be something else each
+    time, or too much, or where the model cannot go on from there."""
+    if not (_repeats(recipe) and (depth is None or model.splits)):
+        return None
+    views, validation = max(1, recipe.init.views), batches.pack.of("validation")
+    count = len(batches.samples) * views + len(validation)
+    sizes = _frozen(model, depth, next(_view(batches, 0))[:1])
+    if sizes.numel() * sizes.element_size() * count > MOST:
+        return None
+    seen = (batch.images for batch in in_order(batches.pack, validation, batches.preprocess, EACH))
+    done, caches = 0, []
+    for images in (*(_view(batches, epoch) for epoch in range(views)), seen):
+        parts = [sizes[:0]]
+        for some in images:
+            parts.append(_frozen(model, depth, some))
+            done += len(some)
+            yield Progress(done, count, "what does not learn looks at the pictures, once")
+        caches.append(torch.cat(parts))
+    place = np.zeros(len(batches.pack.index.samples), np.int64)
+    for numbers in (batches.samples, validation):
+        place[numbers] = np.arange(len(numbers))
+    settings = {one.name: getattr(batches, one.name) for one in fields(batches)}
+    return CachedFeatures(
+        **settings | {"workers": 0}, train=caches[:-1], validation=caches[-1], place=place, depth=depth
+    )
+
+
+def _repeats(recipe: Recipe) -> bool:
+    """Whether frozen layers would see the same in every epoch."""
     augment, train, views = recipe.data.augment, recipe.train, recipe.init.views
     same = augment == Augment() or (views and not augment.mixup and not augment.cutmix and augment.repeats == 1)
     still = isinstance(train.patches, Fixed) and isinstance(train.image_size, Fixed)
     plain = train.regularise == type(train.regularise)() and recipe.data.sampling == "all"
-    if not (blocks and same and still and plain) or recipe.init.thaw:
-        return None
-    (down, across), seen = model.config.grid, recipe.init.mode == "probe"
-    views_seen = len(model.config.classifiers) * POOLED_WIDTHS[model.config.pool.kind]
-    size = model.config.width * 4 * (views_seen if seen else down * across + model.config.extra)
-    count = len(batches.samples) * max(1, views) + len(batches.pack.of("validation"))
-    if size * count > MOST:
-        return None
-    validation = in_order(batches.pack, batches.pack.of("validation"), batches.preprocess, EACH)
-    sets = [*(_view(batches, epoch) for epoch in range(max(1, views))), (batch.images for batch in validation)]
-    done, found = 0, []
-    for images in sets:
-        parts = [torch.empty(0)]
-        for some in images:
-            parts.append(_tokens(model, blocks, seen, some))
-            done += len(some)
-            yield Progress(done, count, doing="what does not learn looks at the pictures, once")
-        found.append(torch.cat(parts[1:] or parts))
-    *train_tokens, validation_tokens = found
-    rows = np.zeros(len(batches.pack.index.samples), np.int64)
-    for numbers in (batches.samples, batches.pack.of("validation")):
-        rows[numbers] = np.arange(len(numbers))
-    asked = {one.name: getattr(batches, one.name) for one in fields(batches)}
-    return CachedFeatures(
-        **asked | {"workers": 0},
-        tokens=train_tokens,
-        validation=validation_tokens,
-        rows=rows,
-        blocks=blocks,
-        seen=seen,
-    )
+    return bool(same and still and plain) and not recipe.init.thaw
 
 
 def _view(batches: Batches, epoch: int) -> Iterator[Tensor]:
@@ -126,19 +119,14 @@ def _view(batches: Batches, epoch: int) -> Iterator[Tensor]:
         yield replace(batches, workers=0)._batch(samples, np.zeros_like(samples), epoch).images
 
 
-def _classified(model: ViT, views: Tensor) -> Tensor:  # (B, classifiers, F) → (B, classes)
-    seen = zip(model.config.classifiers, views.unbind(1), strict=True)
-    return torch.stack([getattr(model, name)(model.pre_logits(view)) for name, view in seen]).mean(dim=0)
-
-
 @torch.no_grad()
-def _tokens(model: ViT, blocks: int, seen: bool, images: Tensor) -> Tensor:
+def _frozen(model: Model, depth: int | None, images: Tensor) -> Tensor:
     """What `forward` goes on from."""
     model.eval()
-    tokens = model.embed(images.to(next(model.parameters())))
-    for block in model.blocks[:blocks]:
-        tokens = block(tokens)
-    if seen:
-        tokens = torch.stack(model.views(model.norm(tokens)), dim=1)
+    images = images.to(next(model.parameters()))
+    if depth is None:
+        cached = torch.stack(list(model.views(model.head_tokens(images))), dim=1)
+    else:
+        cached = model.tokens_after(images, depth)
     model.train()
-    return tokens
+    return cached

@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,9 @@ from torch import Tensor, get_num_threads
 
 from vitral.data.batches import Batch
 from vitral.errors import RecipeError, RunError
-from vitral.evaluation.baseline import baseline
-from vitral.evaluation.calibration import calibrate
 from vitral.recipe import Recipe
 from vitral.run import Record, Run, free_folder
+from vitral.training.baseline import baseline
 from vitral.training.budget import CORRECTED_AT, TIMED, Pace, Steps, correct, plan_steps
 from vitral.training.checkpoint import TrainingState, read_checkpoint, write_checkpoint
 from vitral.training.config import parse_budget
@@ -34,12 +34,18 @@ class Epoch:
 
     epoch: int
     step: int
-    train_loss: float
-    train_accuracy: float
-    validation_loss: float | None  # where there are no validation pictures
-    validation_accuracy: float | None
+    train: Mapping[str, float]  # loss, accuracy, or whatever the objective tells
+    validation: Mapping[str, float]  # empty where there are no validation pictures
     waited: float  # share of the time of its steps that was spent waiting for pictures
     seconds: float  # since the start
+
+    def __getattr__(self, name: str) -> float | None:
+        """`epoch.train_loss` is how `epoch.train["loss"]` was written before there were other objectives."""
+        figures, _, figure = name.partition("_")
+        if figures not in ("train", "validation") or figure not in ("loss", "accuracy"):
+            raise AttributeError(f"Epoch has no {name}.")
+        warnings.warn(f'epoch.{name} is now epoch.{figures}["{figure}"].', DeprecationWarning, stacklevel=2)
+        return (self.train if figures == "train" else self.validation).get(figure)
 
 
 def what_to_do(recipe: Recipe | None, out: str | Path | None, resume: bool) -> tuple[Recipe, Run | None]:
@@ -115,6 +121,11 @@ class Session:
             raise RunError(
                 f"The weights of {recipe.init.weights} are not those that {earlier.folder} was begun with. Bring them "
                 "back, or begin anew."
+            )
+        if before.code != record.code:
+            raise RunError(
+                f"{' and '.join(recipe.plugins)} is not what {earlier.folder} was begun with: the file has "
+                "changed. Bring it back, or begin anew."
             )
         if before.teacher != record.teacher:
             raise RunError(
@@ -208,7 +219,7 @@ class Session:
         self.progress.metrics = self.run.append_metrics([{"event": "skipped", "step": step, "samples": names}])
         return False
 
-    def taken(self, step: int, loss: Tensor, right: Tensor, waited: float) -> None:
+    def taken(self, step: int, loss: Tensor, figures: Mapping[str, Tensor], waited: float) -> None:
         """A step was taken."""
         if self.waiting_for_first:  # it also sets things up, compiles: no measure for those to come
             self.waiting_for_first, self.ticked_at = False, time.perf_counter()
@@ -217,27 +228,25 @@ class Session:
         self._tick()
         self.progress.step = step
         self.progress.losses.append(float(loss))
-        self.progress.right.append(float(right))
+        for name, value in figures.items():
+            self.progress.figures.setdefault(name, []).append(float(value))
         self.waited += waited
 
     def epoch_ends(self) -> Epoch:
         """Validate, write metrics.jsonl, see whether it was the best."""
         plan, progress = self.plan, self.progress
-        validation = None
-        if plan.validates:
-            validation = plan.answers(plan.learner.average.model, plan.pack.of("validation"))
-            plan.learner.model.train()
-            if not math.isfinite(validation.loss):
-                self.torn = True  # nothing to go on from
-                raise _run_away(progress.step)
+        validation = plan.validate() if plan.validates else {}
+        plan.learner.model.train()
+        if not all(map(math.isfinite, validation.values())):
+            self.torn = True  # nothing to go on from
+            raise _run_away(progress.step)
         finite = [loss for loss in progress.losses if math.isfinite(loss)]
+        figures = {name: math.fsum(values) / len(values) for name, values in progress.figures.items()}
         epoch = Epoch(
             epoch=progress.step // plan.batches.steps_per_epoch,
             step=progress.step,
-            train_loss=math.fsum(finite) / max(1, len(finite)),
-            train_accuracy=math.fsum(progress.right) / len(progress.right),
-            validation_loss=validation.loss if validation else None,
-            validation_accuracy=validation.accuracy if validation else None,
+            train={"loss": math.fsum(finite) / max(1, len(finite)), **figures},
+            validation=validation,
             waited=self.waited / (time.perf_counter() - self.epoch_began),
             seconds=self.seconds,
         )
@@ -274,7 +283,7 @@ class Session:
                 names, about = self.plan.pack.index.class_names, dict(self.plan.about)
                 weights = Weights(model, self.plan.preprocess, names, about)
                 self.run.write_weights(weights, self.record)
-                if finished and (doubt := calibrate(model, self.plan.pack, self.plan.answers)):
+                if finished and (doubt := self.plan.calibrate(model)):
                     self.run.write_calibration(doubt)
             else:
                 self.run.write_record(self.record)
@@ -289,15 +298,15 @@ class Session:
     def _judge(self, epoch: Epoch) -> None:
         """Is it the best so far? For how long has it not got better?"""
         train, progress = self.recipe.train, self.progress
-        if epoch.validation_loss is None or epoch.validation_accuracy is None:
+        if not epoch.validation:
             return
         if train.choose != "last":
-            figure = epoch.validation_accuracy if train.choose == "accuracy" else -epoch.validation_loss
+            figure = epoch.validation[train.choose] * (-1 if train.choose == "loss" else 1)
             if progress.best is None or figure > progress.best:
                 progress.best = figure
                 self.plan.learner.keep_best()
-        if progress.least_loss is None or epoch.validation_loss < progress.least_loss:
-            progress.least_loss, progress.since = epoch.validation_loss, 0
+        if progress.least_loss is None or epoch.validation["loss"] < progress.least_loss:
+            progress.least_loss, progress.since = epoch.validation["loss"], 0
         else:
             progress.since += 1
 
@@ -310,10 +319,16 @@ class Session:
             told = {"loss": loss} if math.isfinite(loss) else {}  # JSON has no word for what is no number
             lines.append({"event": "step", "step": step, "learning_rate": rate * self.rate_share(step), **told})
         if epoch:
-            figures = {name: value for name, value in asdict(epoch).items() if value is not None}
-            lines.append({"event": "epoch", **figures})
+            lines.append({"event": "epoch", **_line(epoch)})
         self.progress.metrics = self.run.append_metrics(lines)
-        self.progress.losses, self.progress.right = [], []
+        self.progress.losses, self.progress.figures = [], {}
+
+
+def _line(epoch: Epoch) -> dict[str, Any]:
+    """As metrics.jsonl has it: train_loss, validation_accuracy, …"""
+    figures = {"train": epoch.train, "validation": epoch.validation}
+    named = {f"{split}_{name}": value for split, some in figures.items() for name, value in some.items()}
+    return {"epoch": epoch.epoch, "step": epoch.step, **named, "waited": epoch.waited, "seconds": epoch.seconds}
 
 
 def _compare(recipe: Recipe, run: Run, plan: Plan) -> None:
