@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from conftest import quick_digits
 from vitral import Classifier, Run, WeightsError, evaluate, train
 from vitral.evaluation.metrics import measure
-from vitral.training.calibration import calibrate, class_statistics, fit_temperature
+from vitral.training.calibration import class_statistics, fit_temperature
 from vitral.training.preparation import prepared
 from vitral.weights.calibration import Calibration
 
@@ -71,7 +71,7 @@ def test_features_that_never_change_do_no_harm() -> None:
 @pytest.mark.slow
 def test_nineteen_in_twenty_validation_pictures_are_near(trained: Run) -> None:
     plan, weights = prepared(trained.recipe), trained.weights()
-    found = calibrate(weights.model, plan.pack, plan.answers)
+    found = plan.calibrate(weights.model)
     assert found is not None
     classifier = Classifier(weights, found)
     unknown = {}
@@ -130,7 +130,7 @@ def test_an_evaluation_tells_both(trained: Run) -> None:
     evaluation = evaluate(trained)
     written = json.loads((trained.folder / "evaluation.json").read_text())
     assert written["temperature"] == pytest.approx(float(evaluation.calibration.temperature))  # type: ignore[union-attr]
-    plain = evaluation.answers.logits.double().softmax(dim=1).numpy()
+    plain = evaluation.outputs.logits.double().softmax(dim=1).numpy()
     figures = measure(evaluation.labels, plain, evaluation.weights.class_names)
     assert written["uncalibrated"]["loss"]["value"] == pytest.approx(figures.loss.value)
     assert written["loss"] == pytest.approx(figures.loss.value)  # as in training

@@ -53,7 +53,7 @@ def test_the_size_of_pictures_decides_what_the_model_looks_at(
 ) -> None:
     chosen = choose(str(folder_of(tmp_path / "pictures", 4, size, mode)))
     model = chosen.recipe.model
-    assert (model.image_size, model.patch_size) == (image_size, patch_size)
+    assert (model.image_size, model.stride) == (image_size, patch_size)
     wide_high = f"{image_size} × {image_size}" if isinstance(image_size, int) else f"{image_size[1]} × {image_size[0]}"
     assert f"about {size[0]} × {size[1]} pixels: looked at in {wide_high}, patches of {patch_size}" in chosen.why[0]
     flips = {"L": "none", "RGB": "random" if min(size) > 50 else "alternating"}

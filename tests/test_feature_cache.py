@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from conftest import FIXTURES, slowly, stopped
+from conftest import FIXTURES, slowly, stopped, vit, vit_config
 from vitral import RecipeError, Run, RunError, events, load_pretrained, train
 from vitral.cli import vitral
 from vitral.inference import outputs_of_pack
@@ -47,7 +47,7 @@ def same(run: Run, name: str) -> bool:
 
 def test_the_recipe_is_that_of_the_weights_and_a_few_pictures_get_a_probe(pictures: Path) -> None:
     recipe, pretrained = asked(pictures), load_pretrained(WEIGHTS)
-    assert recipe.init.mode == "probe" and recipe.model.width == pretrained.model.config.width
+    assert recipe.init.mode == "probe" and recipe.model.words == pretrained.model.config.words
     assert recipe.data.mean == pretrained.preprocess.mean and recipe.model.classes == 0
     assert Recipe.from_toml(recipe.to_toml()) == recipe
 
@@ -89,7 +89,7 @@ def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, weights: st
     batches = plan.batches
     assert isinstance(batches, CachedFeatures)
     step, batch = next(batches.starting_at(1))
-    model = plan.learner.model.eval()
+    model = vit(plan.learner.model).eval()
     for name in model.config.classifiers:  # they start at zero, and anything times zero is equal
         torch.nn.init.normal_(getattr(model, name).weight)
     with torch.inference_mode():
@@ -158,7 +158,7 @@ def test_a_probe_from_a_run_of_our_own_keeps_all_but_the_head(pictures: Path, tm
     """With a whitened stem, whose BatchNorms remember things too; stopped, resumed and averaged."""
     first = choose(str(pictures), {"train.budget": "3steps", "train.baseline": False, "train.batch_size": 8}).recipe
     before = train(first, out=tmp_path / "first")
-    assert first.model.stem.kind == "whitened"
+    assert vit_config(first.model).stem.kind == "whitened"
     given = {"init.weights": str(before.folder), "train.epochs": 2, "train.batch_size": 8, "train.baseline": False}
     recipe = choose(str(pictures), given | {"train.ema": 0.9, "train.optimizer": optimizer}).recipe
     whole = train(recipe, out=tmp_path / "whole")
@@ -208,7 +208,7 @@ def test_the_rates_are_told_part_by_part(pictures: Path) -> None:
     assert parts["head"] == pytest.approx(0.001) and parts["blocks.1"] == pytest.approx(0.00075)
     assert parts["blocks.0"] == pytest.approx(0.001 * 0.75**2) and parts["embedding"] == pytest.approx(0.001 * 0.75**3)
     assert len(told) == len(parts) and sum(part.numbers for part in told) == numbers(learner.model)
-    block, first = learner.model.blocks[0], told[1]
+    block, first = vit(learner.model).blocks[0], told[1]
     assert first.numbers == numbers(block) and first.decayed == numbers(block, at_least=2)  # dimensions: matrices
 
 
@@ -219,7 +219,7 @@ def test_with_weights_a_set_that_is_a_recipe_too_is_its_pictures() -> None:
     assert told.exit_code == 0 and "As many steps as fit into 2m, of 64 pictures." in told.output, told.output
     assert f"The model is that of {WEIGHTS}" in told.output and "10 classes" in told.output
     shown = CliRunner().invoke(vitral, ["show", *asked[1:]]).output
-    assert Recipe.from_toml(shown).model.patch_size == 8 and Recipe.from_toml(shown).data.source == "digits"
+    assert Recipe.from_toml(shown).model.stride == 8 and Recipe.from_toml(shown).data.source == "digits"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 from PIL import Image
 
-from conftest import FIXTURES, TINY
+from conftest import FIXTURES, TINY, vit
 from test_report import Page
 from vitral import Classifier, Run, ViT, ViTConfig, evaluate, load_pretrained
 from vitral.cli import main, vitral
@@ -55,10 +55,10 @@ def test_the_json_says_what_python_says_and_the_figure_is_there(trained: Run, pi
     assert (told["label"], told["probability"]) == (expected.label, pytest.approx(expected.probability, abs=1e-6))
     weights = trained.weights()
     images, label = weights.preprocess(picture)[None], weights.class_names.index(expected.label)
-    map = class_attention(weights.model, images, torch.tensor([label]))
+    map = class_attention(vit(weights.model), images, torch.tensor([label]))
     np.testing.assert_allclose(told["map"], map[0].numpy(), atol=1e-6)
     temperature = float(InspectedModel.load(trained.folder).calibration.temperature)  # type: ignore[union-attr]
-    found = curves(weights.model, images, map, torch.tensor([label]), temperature=temperature)
+    found = curves(vit(weights.model), images, map, torch.tensor([label]), temperature=temperature)
     assert told["grade"]["deletion"] == pytest.approx(found.deletion_scores.item(), abs=1e-5)
     assert len(told["grade"]["random"]) == 8 and 0 <= told["grade"]["untrained_deletion"] <= 1
     assert told["grade"]["better_than_chance"] == (told["grade"]["deletion"] < min(told["grade"]["random"]))
@@ -135,7 +135,7 @@ def test_without_classes_there_are_maps_and_no_prediction(picture: Path, tmp_pat
     (told,) = json.loads(done.stdout)
     assert "label" not in told and "grade" not in told and told["method"] == "attention"
     assert told["ungraded"] == "The model has no classes, so there is no answer to grade the map by."
-    assert np.shape(told["map"]) == load_pretrained(FIXTURES / "dino_reference").model.config.grid
+    assert np.shape(told["map"]) == vit(load_pretrained(FIXTURES / "dino_reference").model).config.grid
     assert Path(told["figure"]).is_file()
     with pytest.raises(VitralError, match="has no classes for class-attention to speak for"):
         Explainer.load(FIXTURES / "dino_reference", DEFAULT)
@@ -152,7 +152,7 @@ def test_with_relative_positions_the_map_is_there_and_not_graded() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_can_be_asked_for(method: str, trained: Run, seven: NDArray[np.uint8]) -> None:
     found = Explainer.load(trained.folder, method).look(seven)
-    expected = METHODS[method](trained.weights().model, trained.weights().preprocess(seven)[None])[0]
+    expected = METHODS[method](vit(trained.weights().model), trained.weights().preprocess(seven)[None])[0]
     np.testing.assert_allclose(found.map, expected.numpy(), atol=1e-6)
     assert set(found.maps) == set(METHODS) and list(found.heads) == [0]
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import vit_config
 from vitral import Recipe, RecipeError, ViT, train
 from vitral.data.batches import Batch
 from vitral.data.config import Augment
+from vitral.model import build
 from vitral.model.config import ViTConfig
 from vitral.recipes import RECIPES, about, find_recipe
 from vitral.training.config import SGD, AdamW
@@ -54,9 +56,9 @@ def test_a_recipe_has_the_numbers_of_its_row(row: list[str]) -> None:
     recipes = [RECIPES[name] for name in named.split()]
     size, patches = models.removeprefix("ViT-").split("/")
     asked = [(int(patch), int(times)) for patch in patches.strip("{}").split(",") for times in epochs.split("/")]
-    assert [(recipe.model.patch_size, recipe.train.epochs) for recipe in recipes] == asked
+    assert [(recipe.model.stride, recipe.train.epochs) for recipe in recipes] == asked
     for recipe, name in zip(recipes, named.split(), strict=True):
-        model, told, steps = recipe.model, recipe.train, int(PICTURES[dataset] / 4096) * recipe.train.epochs
+        model, told, steps = vit_config(recipe.model), recipe.train, int(PICTURES[dataset] / 4096) * recipe.train.epochs
         assert (model.depth, model.width, model.mlp_size, model.heads) == TABLE_1[size][:4]
         assert told.optimizer == AdamW(learning_rate=float(rate), betas=(0.9, 0.999), weight_decay=float(weight_decay))
         assert (told.schedule.kind, told.regularise.dropout) == (decay, float(dropout))
@@ -95,7 +97,7 @@ def test_the_models_have_as_many_parameters_as_table_1_says(size: str) -> None:
 def learner_of(name: str, device: str) -> Learner:
     recipe = RECIPES[name].changed({"model.classes": 1000})
     with torch.device(device):
-        return Learner(ViT(recipe.model, recipe.train.regularise).train(), recipe.train)
+        return Learner(build(recipe.model, recipe.train.regularise).train(), recipe.train)
 
 
 def batch_of_two(device: str) -> Batch:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vitral
-from conftest import slowly
+from conftest import slowly, vit
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "vitral"
@@ -182,7 +182,7 @@ def test_the_readers_page_says_what_happens(
 ) -> None:
     """Its examples, run as a doctest. They ask a run called runs/digits; a small one has fewer heads, and no more."""
     blocks = examples_of("reader.md")
-    heads = trained.weights().model.config.heads
+    heads = vit(trained.weights().model).config.heads
     blocks = blocks.replace("torch.Size([1, 4, 17, 17])", f"torch.Size([1, {heads}, 17, 17])")
     blocks = blocks.replace("torch.Size([4, 4, 4])", f"torch.Size([{heads}, 4, 4])")
     (tmp_path / "runs").mkdir()

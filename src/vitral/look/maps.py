@@ -80,7 +80,7 @@ class Maps:
 
 
 def attention_maps(
-    model: ViT, images: Tensor, *, blocks: Some = -1, heads: Some = "all", queries: Queries = "class"
+    model: Model, images: Tensor, *, blocks: Some = -1, heads: Some = "all", queries: Queries = "class"
 ) -> Maps:
     """The attention of these blocks, heads and asking tokens, in the order in which they are named.
 
@@ -94,15 +94,15 @@ def attention_maps(
     >>> maps.shares.shape, maps.over_patches().shape
     (torch.Size([1, 2, 2, 1, 5]), torch.Size([1, 2, 2, 1, 2, 2]))
     """
-    layout = layout_of(model, images)
-    which = blocks_of(model, blocks)
-    found = dict(each_block(model, images, blocks=which, heads=heads, queries=queries))
+    vit = attending(model)
+    which = blocks_of(vit, blocks)
+    by_block = dict(each_block(vit, images, blocks=which, heads=heads, queries=queries))
     return Maps(
-        torch.stack([found[number] for number in which], dim=1),
+        torch.stack([by_block[number] for number in which], dim=1),
         which,
-        _numbers(heads, model.config.heads, "head"),
-        queries_of(model, images, queries),
-        layout,
+        _numbers(heads, vit.config.heads, "head"),
+        queries_of(vit, images, queries),
+        layout_of(vit, images),
     )
 
 

@@ -39,13 +39,27 @@ class Epoch:
     waited: float  # share of the time of its steps that was spent waiting for pictures
     seconds: float  # since the start
 
-    def __getattr__(self, name: str) -> float | None:
-        """`epoch.train_loss` is how `epoch.train["loss"]` was written before there were other objectives."""
-        figures, _, figure = name.partition("_")
-        if figures not in ("train", "validation") or figure not in ("loss", "accuracy"):
-            raise AttributeError(f"Epoch has no {name}.")
-        warnings.warn(f'epoch.{name} is now epoch.{figures}["{figure}"].', DeprecationWarning, stacklevel=2)
-        return (self.train if figures == "train" else self.validation).get(figure)
+    # The figures had these names before there were other objectives than classification.
+    @property
+    def train_loss(self) -> float:
+        return _renamed(self.train, "train", "loss")
+
+    @property
+    def train_accuracy(self) -> float:
+        return _renamed(self.train, "train", "accuracy")
+
+    @property
+    def validation_loss(self) -> float | None:
+        return _renamed(self.validation, "validation", "loss") if self.validation else None
+
+    @property
+    def validation_accuracy(self) -> float | None:
+        return _renamed(self.validation, "validation", "accuracy") if self.validation else None
+
+
+def _renamed(figures: Mapping[str, float], split: str, name: str) -> float:
+    warnings.warn(f'epoch.{split}_{name} is now epoch.{split}["{name}"].', DeprecationWarning, stacklevel=3)
+    return figures[name]
 
 
 def what_to_do(recipe: Recipe | None, out: str | Path | None, resume: bool) -> tuple[Recipe, Run | None]:
