@@ -381,7 +381,7 @@ def test_the_whitened_stem_makes_principal_components_equally_large() -> None:
     images = smooth + 0.2 * torch.randn(50, 3, 16, 16)
     stem = ViT(config).patch_embed
     assert isinstance(stem, Whitened)
-    stem.measure(images)
+    stem.fit(images)
     seen = torch.nn.functional.conv2d(images, stem.whiten).transpose(0, 1).flatten(1)  # (24, n)
     plus, minus = seen.chunk(2)
     assert torch.equal(plus, -minus)
@@ -391,7 +391,7 @@ def test_the_whitened_stem_makes_principal_components_equally_large() -> None:
 def test_a_black_picture_can_be_whitened() -> None:
     stem = ViT(every_part()["whitened"]).patch_embed
     assert isinstance(stem, Whitened)
-    stem.measure(torch.zeros(2, 3, 16, 16))
+    stem.fit(torch.zeros(2, 3, 16, 16))
     assert stem.whiten.isfinite().all()
 
 
@@ -426,7 +426,7 @@ def test_batch_norms_settle_on_what_the_weights_make_of_the_pictures() -> None:
     assert isinstance(stem, Whitened)
     images = 3 * torch.randn(64, 3, 16, 16) + 1
     far = stem(images)
-    stem.settle([images])
+    stem.refit_norms([images])
     assert not stem.training
     with torch.no_grad():
         settled, trained = stem(images), stem.train()(images)

@@ -18,8 +18,9 @@ SOURCE = ROOT / "src" / "vitral"
 
 # Each may import what stands left of it. A tuple: rooms that do not know each other.
 ORDER = [
-    ("errors", "version"),
+    ("errors", "version", "progress"),
     ("files", "settings"),
+    ("plugin",),
     ("model", "data"),
     ("training.config",),  # settings alone, as the other rooms' config.py
     ("recipe", "weights"),
@@ -27,8 +28,7 @@ ORDER = [
     ("inference",),
     ("classifier",),
     ("look",),
-    ("evaluation",),
-    ("training", "deploy"),
+    ("evaluation", "training", "deploy"),
     ("recipes",),
     ("cli",),
 ]

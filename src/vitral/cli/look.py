@@ -10,7 +10,7 @@ import click
 
 from vitral.cli import completion
 from vitral.cli.predict import picture_files
-from vitral.cli.terminal import console, printable
+from vitral.cli.terminal import code_option, console, printable
 from vitral.errors import DataError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ WATCHED = 16  # pictures that `--model` watches heads on
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to. Default: looks/NAME.")
 @click.option("--model", "of_model", is_flag=True, help="Draw the model: filters, positions, how far heads look.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@code_option
 def command(
     source: str,
     pictures: tuple[Path, ...],
@@ -37,6 +38,7 @@ def command(
     out: Path | None,
     of_model: bool,
     as_json: bool,
+    code: tuple[Path, ...],
 ) -> None:
     """Show where a model looked for its answer, and how far to believe that.
 
@@ -54,7 +56,7 @@ def command(
         raise click.UsageError("Name a picture or a folder to look at; or --model draws the model itself.")
     if of_model and (method or blocks != "-1"):
         raise click.UsageError("--model draws the model as a whole: --method and --blocks do not go with it.")
-    looker = Explainer.load(source, method, _blocks(blocks))
+    looker = Explainer.load(source, method, _blocks(blocks), code)
     for note in looker.subject.notes:
         click.echo(printable(note), err=True)
     files = [file for picture in pictures for file in picture_files(picture)]

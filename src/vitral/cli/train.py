@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import STARTED, completion
-from vitral.cli.terminal import console, duration, printable, settings_of
+from vitral.cli.terminal import code_option, console, duration, printable, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--save-every", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds between checkpoints."
 )
+@code_option
 def command(
     recipe: str | None,
     settings: tuple[str, ...],
@@ -44,6 +45,7 @@ def command(
     seeds: int | None,
     dry_run: bool,
     save_every: float,
+    code: tuple[Path, ...],
 ) -> None:
     """Train a model, measure it on pictures it has never seen, and draw what it learnt.
 
@@ -68,7 +70,7 @@ def command(
         _show_groups(asked)
         return
     if seeds is None:
-        _train(asked, out, resume, save_every, STARTED)
+        _train(asked, out, resume, save_every, STARTED, code=code)
         return
     if asked is None:
         raise click.UsageError("Missing argument 'RECIPE': with --seeds each run needs it.")
@@ -146,7 +148,13 @@ def _asked(name: str, typed: tuple[str, ...], goes_on: Path | None) -> "Recipe":
 
 
 def _train(
-    asked: "Recipe | None", out: Path | None, resume: bool, save_every: float, began: float, again: str = ""
+    asked: "Recipe | None",
+    out: Path | None,
+    resume: bool,
+    save_every: float,
+    began: float,
+    again: str = "",
+    code: tuple[Path, ...] = (),
 ) -> "Evaluation | None":
     """One run, from the first line to the last. Its budget counts from `began`."""
     from vitral.cli.evaluate import tell
@@ -156,20 +164,27 @@ def _train(
     progress = Progress()
     try:
         with _stopping(progress):
-            run = train(asked, out=out, resume=resume, listeners=[progress], save_every=save_every, began=began)
+            run = train(
+                asked, out=out, resume=resume, listeners=[progress], save_every=save_every, began=began, code=code
+            )
     except KeyboardInterrupt:
         if progress.run:
             console.print(f"What it has learnt so far is in {progress.run.folder}. Go on from here:", soft_wrap=True)
-            again = again or f"--out {shlex.quote(str(progress.run.folder))} --resume"
+            files = dict.fromkeys(name.rpartition(":")[0] for name in progress.run.record.code or {})
+            needs = "".join(f" --code {shlex.quote(file)}" for file in files)
+            again = again or f"--out {shlex.quote(str(progress.run.folder))} --resume{needs}"
             console.print(f"    vitral train {again}", soft_wrap=True)
         raise
     finally:
         progress.close()
+    if not progress.labels:
+        console.print("It learnt without labels, so there is no accuracy to measure.")
+        return None
     if progress.untested:
         console.print("There are no test pictures, so nobody knows how good it is. Add some, and train again.")
         return None
     with console.status("Measuring on the test pictures, drawing …"):
-        evaluation = evaluate(run)
+        evaluation = evaluate(run, code=[name.rpartition(":")[0] for name in run.record.code or {}] if asked else code)
     tell(evaluation)
     return evaluation
 
@@ -210,6 +225,7 @@ class Progress:
         self.run: Run | None = None
         self.stop = False  # asked for, and done after the next step
         self.untested = False
+        self.labels = True  # whether it learns from labels
         self.bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=32),
@@ -287,7 +303,7 @@ class Progress:
         epochs = f"{self.epochs:.3g} epoch{'s' if self.epochs > 1 else ''}"
         console.print(f"{event.steps:,} step{'s' if event.steps > 1 else ''} in {epochs}, into {event.run.folder}")
         console.print(f"Expected to take about {duration(event.expected)}, with {_memory()} of memory.\n")
-        self.figures = plan.learner.objective.figures
+        self.figures, self.labels = plan.learner.objective.figures, plan.learner.objective.needs_labels
         columns = "".join(f"  {name:>8}" for name in self.figures)
         validation = f"   validation loss{columns}" if self.validates else ""
         console.print(f"epoch   train loss{columns}{validation}   seconds   waited", style="bold")

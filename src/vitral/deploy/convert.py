@@ -28,6 +28,7 @@ from vitral.files import write_whole
 from vitral.inference import load_calibrated
 from vitral.model.config import Pool, ViTConfig
 from vitral.model.vit import ViT
+from vitral.plugin import Code
 from vitral.run import Run
 from vitral.version import __version__
 from vitral.weights import google, huggingface, timm, torchvision
@@ -56,19 +57,19 @@ class Leaving:
         return replace(self, tensors=self.tensors | dict(tensors), notes=notes)
 
 
-def convert(source: Source, to: str, out: str | Path | None = None) -> Path:
+def convert(source: Source, to: str, out: str | Path | None = None, *, code: Code = ()) -> Path:
     """Write weights as another library has them: `hf` (transformers), `timm`, `torchvision` or `npz` (Google's).
 
     `source` is a run, weights that `load_pretrained` reads, a model of one of those libraries in memory, or `Weights`.
     Returns the folder: RUN/hf, or NAME-hf beside the weights (here, where they were not given as a path), unless `out`
-    names another.
+    names another. `code`: files of Python that may be run, where the model is in one.
     """
     if to not in WRITERS:
         raise WeightsError(f"There is no way to write weights for {to}. There are: {', '.join(WRITERS)}.")
     folder = (Path(out) if out is not None else _beside(source, to)).absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WeightsError(f"{folder} is not empty, and nothing is overwritten. Choose another place with --out.")
-    weights, run, temperature = _load_calibrated(source)
+    weights, run, temperature = _weights_of(source, code)
     files, leaving = WRITERS[to](_leaving(weights, temperature))
     licence = weights.about.get("licence", "")
     files["about.json"] = _json(_about(leaving, licence))
@@ -90,7 +91,7 @@ def _beside(source: Source, to: str) -> Path:
     return path.with_name(f"{path.name if path.is_dir() else path.stem}-{to}")
 
 
-def _load_calibrated(source: Source) -> tuple[Weights, Run | None, float]:
+def _weights_of(source: Source, code: Code) -> tuple[Weights, Run | None, float]:
     """The weights, their run where they have one, and the temperature that their probabilities are mended with."""
     if isinstance(source, Weights):
         return source, None, 1.0
@@ -101,7 +102,7 @@ def _load_calibrated(source: Source) -> tuple[Weights, Run | None, float]:
         )
     if isinstance(source, nn.Module):
         return load_pretrained(source), None, 1.0
-    weights, calibration = load_calibrated(source)
+    weights, calibration = load_calibrated(source, code)
     run = Run.load(source) if Run.is_run(source) else None
     return weights, run, float(calibration.temperature) if calibration else 1.0
 

@@ -60,7 +60,7 @@ def curves(
     epochs = [line for line in evaluation.run.metrics if line["event"] == "epoch"]
     if not epochs:
         return
-    panels: list[Panel] = [only] if only else ["loss", "accuracy"]
+    panels: list[Panel] = [only] if only else ["loss", "accuracy"] if "train_accuracy" in epochs[0] else ["loss"]
     title = "" if to else "Learning curves"
     where = to or evaluation.folder / "curves.png"
     subtitle = "" if to else worse_in_training(evaluation.run.recipe)

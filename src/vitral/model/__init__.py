@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vitral.errors import RecipeError
 from vitral.model.config import ModelConfig, Regularise, UnresolvedConfig
-from vitral.plugin import Plugin
+from vitral.plugin import Plugin, is_plugin
 
 if TYPE_CHECKING:
     from vitral.model.interface import Model
@@ -38,7 +38,7 @@ def model_class(config: ModelConfig) -> "type[Model]":
 
 def resolve(config: ModelConfig, plugins: Mapping[str, Plugin]) -> ModelConfig:
     """The config of a model in somebody's own file as that file reads it; all others are what they are."""
-    if not isinstance(config, UnresolvedConfig):
+    if not is_plugin(config.kind):
         return config
     plugin, name = plugins[config.kind], f"model.kind {config.kind}"
     from vitral.model.interface import Model

@@ -1,8 +1,8 @@
 """What every model here is: what training, evaluation and look may ask of it, and nothing more.
 
-A model has a config and turns images into tokens, tokens into what its heads see, and that into logits. Most of it has
-a default; somebody's own model writes `features`, `views` and `classify`, says its `layers`, and is trained like ours.
-`ViT` in vit.py is the one to read.
+A model has a config and turns images into tokens, tokens into what its heads see, and that into logits. All but
+`features` has a default, for a model that has its blocks in `blocks` and its classifier in `head`. The one to read is
+`ViT` in vit.py.
 
 Shapes: B images, C channels, H height, W width, T tokens, D width of a token, F of what a head sees.
 """
@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from vitral.errors import RecipeError
+from vitral.errors import DataError, RecipeError
 from vitral.model.config import ModelConfig, Regularise
 
 # The trunk is what a probe freezes. The head is new for new classes; pre_logits stands between the two.
@@ -47,17 +47,29 @@ class Model(nn.Module, ABC):
     def features(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, T, D)
         """All tokens after the last block. `keep`, (B, K): the numbers of the patches to look at; None: all."""
 
-    @abstractmethod
     def views(self, tokens: Tensor) -> Sequence[Tensor]:  # (B, T, D) → each (B, F)
-        """What each classifier sees. Most models have one classifier."""
+        """What each classifier sees: by default there is one, and it sees the mean of all tokens."""
+        return [tokens.mean(dim=1)]
 
-    @abstractmethod
     def classify(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:  # each (B, F) → each (B, classes)
         """The logits of each classifier."""
+        return tuple(self.get_submodule("head")(view) for view in views)
 
-    @abstractmethod
     def layers(self) -> list[Layer]:
-        """Every parameter in its layer, from the input to the head."""
+        """Every parameter in its layer, from the input to the head: what is made before `blocks` is the embedding, then
+        block by block, then what stands above them."""
+        inside: dict[str, dict[str, nn.Parameter]] = {"embedding": {}}
+        depths = {"embedding": 0}
+        for name, parameter in self.named_parameters():
+            first, number, *_ = f"{name}.".split(".")
+            if first == "blocks":
+                layer = f"blocks.{number}"
+                depths[layer] = int(number) + 1
+            else:
+                layer = first if len(depths) > 1 or first.startswith("head") else "embedding"
+            inside.setdefault(layer, {})[name] = parameter
+        top = max(depths.values()) + 1
+        return [Layer(name, depths.get(name, top), some, _part(name)) for name, some in inside.items() if some]
 
     def matrices(self) -> dict[str, int]:
         """What Muon orthogonalises: names of weights, and how many matrices lie in each, one above the other."""
@@ -104,10 +116,24 @@ class Model(nn.Module, ABC):
         images, classes = f"{height}×{width}×{self.config.channels}", self.config.classes
         return f"{type(self).__name__}({images} → {classes} classes; {count:,} parameters)"
 
-    @abstractmethod
     def grid_of(self, images: Tensor) -> tuple[int, int]:
         """How many places `patch_tokens` has for these images: (down, across). Images that do not fit are refused."""
+        _, channels, height, width = images.shape
+        stride = self.config.stride
+        if channels != self.config.channels:
+            raise DataError(f"The images have {channels} channels, and the model takes {self.config.channels}.")
+        if height % stride or width % stride or 0 in (height, width):
+            below = "×".join(str(max(side // stride, 1) * stride) for side in (height, width))
+            above = "×".join(str(max(-(-side // stride), 1) * stride) for side in (height, width))
+            raise DataError(
+                f"Patches of {stride} pixels do not divide images of {height}×{width}. Try {below} or {above}."
+            )
+        return height // stride, width // stride
 
     def at(self, image_size: int | tuple[int, int]) -> Self:
         """A copy of the model made for another image size."""
         raise RecipeError(f"A model of kind {self.config.kind} is made for one image size: it has no other.")
+
+
+def _part(layer: str) -> PartOfModel:
+    return "head" if layer.startswith("head") else "pre_logits" if layer == "pre_logits" else "trunk"

@@ -24,10 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from vitral.errors import DataError
 from vitral.model.config import Regularise, ViTConfig
 from vitral.model.heads import HEADS, PRE_LOGITS
-from vitral.model.interface import Layer, Model, PartOfModel
+from vitral.model.interface import Model
 from vitral.model.mlps import MLPS
 from vitral.model.norms import Drop, fill_matrix, layer_scale, norm
 from vitral.model.patches import select_patches
@@ -100,16 +99,6 @@ class Block(nn.Module):
         return self.drop(self.ls2(self.mlp(self.norm2(tokens)))) + tokens  # (3)
 
 
-# What stands above the blocks: which part of the model each of these is.
-ABOVE: dict[str, PartOfModel] = {
-    "norm": "trunk",
-    "fc_norm": "trunk",
-    "pre_logits": "pre_logits",
-    "head": "head",
-    "head_dist": "head",
-}
-
-
 class ViT(Model):
     """A Vision Transformer, described by its config and nothing else.
 
@@ -180,20 +169,6 @@ class ViT(Model):
     def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, classes)
         return torch.stack(self.logits(self.head_tokens(images, keep))).mean(dim=0)
 
-    def grid_of(self, images: Tensor) -> tuple[int, int]:
-        """How many patches the images have: (down, across). Any size will do that is a whole number of patches."""
-        _, channels, height, width = images.shape
-        patch = self.config.patch_size
-        if channels != self.config.channels:
-            raise DataError(f"The images have {channels} channels, and the model takes {self.config.channels}.")
-        if height % patch or width % patch or 0 in (height, width):
-            below = "×".join(str(max(side // patch, 1) * patch) for side in (height, width))
-            above = "×".join(str(max(-(-side // patch), 1) * patch) for side in (height, width))
-            raise DataError(
-                f"Patches of {patch} pixels do not divide images of {height}×{width}. Try {below} or {above}."
-            )
-        return height // patch, width // patch
-
     def at(self, image_size: int | tuple[int, int]) -> Self:
         """A copy of the model made for another image size: its position table is resampled once, here, not in use."""
         config = ViTConfig.read({**self.config.write(), "image_size": image_size}, "model.")
@@ -220,17 +195,6 @@ class ViT(Model):
         if depth < len(self.blocks):
             tokens = self.blocks[-1](tokens, self.config.tokens_seen)
         return self.norm(tokens)
-
-    def layers(self) -> list[Layer]:
-        """The embedding (tokens, positions, patches), then block by block, then what stands above them."""
-        inside: dict[str, dict[str, nn.Parameter]] = {}
-        for name, parameter in self.named_parameters():
-            first, number, *_ = f"{name}.".split(".")
-            layer = f"blocks.{number}" if first == "blocks" else first if first in ABOVE else "embedding"
-            inside.setdefault(layer, {})[name] = parameter
-        depths = {"embedding": 0} | {f"blocks.{n}": n + 1 for n in range(self.config.depth)}
-        top = self.config.depth + 1
-        return [Layer(name, depths.get(name, top), some, ABOVE.get(name, "trunk")) for name, some in inside.items()]
 
     def matrices(self) -> dict[str, int]:
         """Those of the blocks, of which q, k and v lie in one, and the convolutions of a stem."""

@@ -21,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 from vitral.errors import RecipeError, VitralError
 from vitral.look.glass.shelf import Shelf, examples
 from vitral.look.inspected_model import Answer, InspectedModel
+from vitral.plugin import Code
 
 MOST_BYTES = 64 * 2**20  # of a picture that is handed over
 ROWS = 5  # classes that are told
@@ -69,9 +70,9 @@ class Glass(ThreadingHTTPServer):
             raise RecipeError(told if port else f"No free port can be had ({error.strerror}).") from None
 
     @classmethod
-    def open(cls, source: str | Path, port: int = 0) -> "Glass":
+    def open(cls, source: str | Path, port: int = 0, code: Code = ()) -> "Glass":
         """A run or weights under glass, with pictures to begin with. Port 0: any that is free."""
-        subject = InspectedModel.load(source)
+        subject = InspectedModel.load(source, code)
         return cls(subject, Shelf(subject.preprocess, examples(source, subject.preprocess)), port)
 
     @property
