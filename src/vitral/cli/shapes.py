@@ -11,7 +11,7 @@ from vitral.cli.terminal import console, print_table, table
 from vitral.errors import RecipeError
 
 if TYPE_CHECKING:
-    from vitral.model.config import ViTConfig
+    from vitral.model.config import ModelConfig
 
 
 @click.command()
@@ -31,12 +31,7 @@ def command(name: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"parameters": parameters, "flops": flops, "steps": [asdict(row) for row in rows]}))
         return
-    (height, width), (down, across), P = config.height_width, config.grid, config.patch_size
-    console.print(
-        f"Image {height}×{width}, patches of {P}: {height}/{P} · {width}/{P} = {down}·{across} patches,", end=" "
-    )
-    extra = f"with {config.extra} extra {'token' if config.extra == 1 else 'tokens'}, " if config.extra else ""
-    console.print(f"{extra}{down * across + config.extra} tokens of width {config.width}.\n")
+    console.print(f"{_sentence(config)}\n", soft_wrap=True)
     listed = table(
         "step", "what", "takes", "gives", "times", "parameters", "MFLOPs", right=("times", "parameters", "MFLOPs")
     )
@@ -50,12 +45,28 @@ def command(name: str, as_json: bool) -> None:
     console.print("\nA multiply and an add are two operations (FLOPs); other tables count the pair as one.")
 
 
+def _sentence(config: "ModelConfig") -> str:
+    """What an image becomes."""
+    from vitral.model.shapes import on_meta
+
+    model, images = on_meta(config)
+    tokens = model.features(images)
+    (height, width), (down, across), P = config.height_width, model.grid_of(images), config.stride
+    _, T, D = tokens.shape
+    extra = T - model.patch_tokens(tokens).shape[1]
+    cut = f", patches of {P}: {height}/{P} · {width}/{P} =" if (height, width) == (down * P, across * P) else ":"
+    beside = f"with {extra} extra {'token' if extra == 1 else 'tokens'}, " if extra else ""
+    return f"Image {height}×{width}{cut} {down}·{across} patches, {beside}{T} tokens of width {D}."
+
+
 def _shape(shape: tuple[int, ...]) -> str:
     return " × ".join(map(str, shape))
 
 
-def _config(name: str) -> "ViTConfig":
+def _config(name: str) -> "ModelConfig":
+    from vitral.model import resolve
     from vitral.model.config import SIZES, ViTConfig
+    from vitral.plugin import load_plugins
     from vitral.recipes import RECIPES, find_recipe
     from vitral.run import Run
     from vitral.settings import unknown
@@ -70,9 +81,10 @@ def _config(name: str) -> "ViTConfig":
         sizes = [f"{size}/{patch}" for size in SIZES for patch in (16, 14, 32)]
         known = unknown(name, [*sizes, *RECIPES], "size, recipe or run")
         raise RecipeError(str(error) if name.endswith(".toml") or ".py" in name else known) from None
-    if 0 in (recipe.model.classes, recipe.model.channels):
+    config = resolve(recipe.model, load_plugins(recipe.plugins))
+    if 0 in (config.classes, config.channels):
         from vitral.data.sources import open_source
         from vitral.training.preparation import complete
 
-        return complete(recipe.model, open_source(recipe.data))
-    return recipe.model
+        return complete(config, open_source(recipe.data))
+    return config
