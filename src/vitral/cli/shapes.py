@@ -86,5 +86,5 @@ def _config(name: str) -> "ModelConfig":
         from vitral.data.sources import open_source
         from vitral.training.preparation import complete
 
-        return complete(config, open_source(recipe.data))
+        return complete(config, open_source(recipe.data), needs_labels=config.has_classes)
     return config
