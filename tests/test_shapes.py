@@ -4,14 +4,17 @@
 # mypy: disable-error-code="union-attr, operator"
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import TINY
 from vitral import ViTConfig
+from vitral.cli.shapes import command
 from vitral.model import build
 from vitral.model.config import ImageSize, Mlp, ModelConfig, Regularise
 from vitral.model.interface import Layer, Model
@@ -166,3 +169,25 @@ def test_any_model_is_measured() -> None:
             ShapeRow("mask_token", "not used for logits", (), (1, 12), 12, 0),
         )
     }
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (
+            'kind = "MIXER"\nimage_size = 32',
+            "Image 32×32, patches of 4: 32/4 · 32/4 = 8·8 patches, 64 tokens of width 32.",
+        ),
+        ('kind = "OWN"\nimage_size = [8, 16]', "Image 8×16: 4·8 patches, 32 tokens of width 12."),
+        ('tokens = "distilled"', "14·14 patches, with 2 extra tokens, 198 tokens of width 768."),
+    ],
+    ids=["mixer", "own", "distilled"],
+)
+def test_the_command_tells_what_it_can_of_any_recipe(tmp_path: Path, model: str, sentence: str) -> None:
+    own = {"MIXER": f"{Path(__file__).parent}/own/mixer.py:Mixer", "OWN": f"{__file__}:Own"}
+    for word, name in own.items():
+        model = model.replace(word, name)
+    (tmp_path / "recipe.toml").write_text(f"[model]\n{model}\n")
+    shown = CliRunner().invoke(command, [str(tmp_path / "recipe.toml")], catch_exceptions=False)
+    assert sentence in shown.output and shown.exit_code == 0
+    assert "what the head sees" in shown.output

@@ -2,12 +2,13 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console, print_table, table
+from vitral.cli.terminal import code_option, console, print_table, table
 from vitral.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("name", metavar="SIZE|RECIPE|RUN", shell_complete=completion.sizes)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def command(name: str, as_json: bool) -> None:
+@code_option
+def command(name: str, as_json: bool, code: tuple[Path, ...]) -> None:
     """Show a model step by step: what goes in, what comes out, parameters, operations for one image.
 
     SIZE is one of the paper's, such as B/16; RECIPE a name or a TOML file; RUN a run folder.
     """
     from vitral.model.shapes import shapes
 
-    config = _config(name)
+    config = _config(name, code)
     rows = shapes(config)
     parameters = sum(row.parameters * row.times for row in rows)
     flops = sum(row.flops * row.times for row in rows)
@@ -47,10 +49,13 @@ def command(name: str, as_json: bool) -> None:
 
 def _sentence(config: "ModelConfig") -> str:
     """What an image becomes."""
+    import torch
+
     from vitral.model.shapes import on_meta
 
     model, images = on_meta(config)
-    tokens = model.features(images)
+    with torch.device("meta"):
+        tokens = model.features(images)
     (height, width), (down, across), P = config.height_width, model.grid_of(images), config.stride
     _, T, D = tokens.shape
     extra = T - model.patch_tokens(tokens).shape[1]
@@ -63,16 +68,16 @@ def _shape(shape: tuple[int, ...]) -> str:
     return " × ".join(map(str, shape))
 
 
-def _config(name: str) -> "ModelConfig":
+def _config(name: str, code: tuple[Path, ...]) -> "ModelConfig":
     from vitral.model import resolve
     from vitral.model.config import SIZES, ViTConfig
-    from vitral.plugin import load_plugins
+    from vitral.plugin import is_plugin, load_plugins
     from vitral.recipes import RECIPES, find_recipe
     from vitral.run import Run
     from vitral.settings import unknown
 
     if name not in RECIPES and Run.is_run(name):
-        return Run.load(name).weights().model.config
+        return Run.load(name).weights(code).model.config
     if name.partition("/")[0] in SIZES:
         return ViTConfig.named(name)
     try:
@@ -81,7 +86,7 @@ def _config(name: str) -> "ModelConfig":
         sizes = [f"{size}/{patch}" for size in SIZES for patch in (16, 14, 32)]
         known = unknown(name, [*sizes, *RECIPES], "size, recipe or run")
         raise RecipeError(str(error) if name.endswith(".toml") or ".py" in name else known) from None
-    config = resolve(recipe.model, load_plugins(recipe.plugins))
+    config = resolve(recipe.model, load_plugins(filter(is_plugin, [recipe.model.kind])))
     if 0 in (config.classes, config.channels):
         from vitral.data.sources import open_source
         from vitral.training.preparation import complete
