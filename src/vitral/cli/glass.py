@@ -6,6 +6,7 @@ import sys
 import click
 
 from vitral.cli import completion
+from vitral.cli.interrupt import ctrl_c
 from vitral.cli.terminal import printable
 
 
@@ -34,6 +35,7 @@ def command(source: str, port: int, no_browser: bool) -> None:
                 webbrowser.open(server.url)
             server.serve_forever()
         except KeyboardInterrupt:
+            ctrl_c.heard()
             click.echo("")  # behind the ^C that the terminal shows
 
 
