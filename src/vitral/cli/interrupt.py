@@ -42,9 +42,13 @@ class CtrlC:
         if self.raised and not _on_its_way(self.raised):
             raise self.raised
 
+    def _rest(self) -> None:
+        if self.raised:  # else the timer is somebody else's
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
     def heard(self) -> None:
         """Somebody has done what Ctrl-C asks for: the next one is the first again."""
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._rest()
         self.raised = None
 
     def look(self) -> None:
@@ -54,16 +58,16 @@ class CtrlC:
 
     def leave(self) -> None:
         """`main` gives its answer, and Python's own end follows: an interrupt has nothing to unwind any more."""
+        self._rest()
         if self.before is not None:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGINT, end)
 
     def forget(self) -> None:
         """As it was before: for a caller that goes on."""
         if self.before is not None:
             signal.signal(signal.SIGINT, self.before)
-            self.heard()
             self.before, sys.unraisablehook = None, self.hook
+        self.heard()
 
 
 def end(number: int, frame: object) -> NoReturn:
