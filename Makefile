@@ -15,7 +15,7 @@ test: .venv/installed-for-tests  ## lint, types, fast tests
 	.venv/bin/pytest -n 2
 
 test-slow: .venv/installed-for-tests  ## the tests that take minutes
-	.venv/bin/pytest -m slow
+	.venv/bin/pytest -m slow -n 2 --dist worksteal
 
 coverage: .venv/installed-for-tests  ## which lines no fast test runs
 	.venv/bin/coverage run -m pytest

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,13 @@ def quick_digits() -> Recipe:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that is only read."""
     return train(quick_digits(), out=tmp_path_factory.mktemp("session") / "run")
+
+
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves a hundredth of a second whenever it is looked at: a training takes as long on any machine."""
+    ticks = count()
+    monkeypatch.setattr("time.perf_counter", lambda: next(ticks) / 100)
 
 
 @pytest.fixture

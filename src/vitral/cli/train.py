@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import STARTED, completion
+from vitral.cli.interrupt import ctrl_c
 from vitral.cli.terminal import code_option, console, duration, printable, settings_of
 
 if TYPE_CHECKING:
@@ -167,6 +168,8 @@ def _train(
             run = train(
                 asked, out=out, resume=resume, listeners=[progress], save_every=save_every, began=began, code=code
             )
+        if progress.stop:  # it came after the last step
+            raise KeyboardInterrupt
     except KeyboardInterrupt:
         if progress.run:
             console.print(f"What it has learnt so far is in {progress.run.folder}. Go on from here:", soft_wrap=True)
@@ -193,9 +196,9 @@ def _train(
 def _stopping(progress: "Progress") -> Iterator[None]:
     """Ctrl-C and SIGTERM stop between two steps, where everything can be saved; a second one stops at once."""
 
-    def stop(number: int, _: object) -> None:
+    def stop(number: int, frame: object) -> None:
         if progress.stop or progress.run is None:
-            raise KeyboardInterrupt
+            ctrl_c(number, frame)
         progress.stop = True
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

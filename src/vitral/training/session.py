@@ -104,9 +104,9 @@ class Session:
     began: float  # by the clock
     pace: Pace  # as measured before the first step
     torn: bool = False  # whether a step is half taken, or an epoch half judged
-    saved_at: float = field(default_factory=time.perf_counter)
-    ticked_at: float = field(default_factory=time.perf_counter)
-    epoch_began: float = field(default_factory=time.perf_counter)
+    saved_at: float = field(default_factory=lambda: time.perf_counter())  # not the function itself, which would stay
+    ticked_at: float = field(default_factory=lambda: time.perf_counter())  # where a test brings a clock of its own
+    epoch_began: float = field(default_factory=lambda: time.perf_counter())
     waited: float = 0.0  # seconds, in this epoch
     waiting_for_first: bool = True  # step of this session
 
