@@ -54,7 +54,8 @@ class Recipe(Settings):
     @property
     def plugins(self) -> tuple[str, ...]:
         """What it names in Python files of somebody's own, such as mine.py:Mixer."""
-        return tuple(name for name in (self.model.kind, self.train.objective.kind) if is_plugin(name))
+        names = (self.model.kind, self.train.objective.kind, self.data.augment.own)
+        return tuple(name for name in names if is_plugin(name))
 
     def changed(self, settings: Mapping[str, Any]) -> "Recipe":
         """The same with some settings changed, by their dotted names. Who asks for epochs does not want the budget."""
