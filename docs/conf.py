@@ -15,3 +15,5 @@ html_theme = "furo"
 html_title = f"Vitral {version}"
 html_show_sphinx = False
 html_theme_options = {"light_css_variables": {"code-font-size": "75%"}}  # 99 characters a line
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]

@@ -61,7 +61,8 @@ promises to keep.
 WORDS = """\
 **What they take.** A RECIPE is a name (`vitral ls`), a TOML file, or a recipe in a Python file (`mine.py:flowers`);
 settings of the form `KEY=VALUE` may follow it. A RUN is a run folder. WEIGHTS are a file or a folder of anybody's
-weights, a name in `weights/` of the data directory, or `hf:org/model`. `--help` behind a command shows what stands here.
+weights, a name in `weights/` of the data directory, or `hf:org/model`. `--help` after a command shows what is
+said here.
 
 **What they give.** Commands with `--json` print JSON for programs. Exit codes are 0, 1 where it failed, 2 where it was
 called wrongly and 130 after Ctrl-C ([more](engineer.md#from-other-languages)). Colour and bars appear on a terminal
@@ -80,8 +81,8 @@ SETTINGS = """\
 
 What `KEY=VALUE` can be on the command line, a line of a recipe's TOML file, and what `recipe.changed({"KEY": VALUE})`
 takes in Python. `vitral show RECIPE` prints them with the values of a recipe. A part such as `model.mlp` is a word, or
-a table with `kind` and settings of its own, which stand below it; where they depend on the word, the word stands beside
-the default. [The schema](schema.md#recipe-toml) says more of each.
+a table with `kind` and settings of its own, which stand below it; where they depend on the word, each word is
+named with its default. [The schema](schema.md#recipe-toml) says more of each.
 """
 
 PYTHON = """\
@@ -102,7 +103,7 @@ def reference() -> str:
 
 def _overview() -> str:
     rows = [f"| [`{name}`](#vitral-{name}) | {what} |" for name, what in COMMANDS.items()]
-    return "\n".join(["| command | what it does |", "|---|---|", *rows])
+    return "\n".join(["| command | what it does |", "|:---|:---|", *rows])
 
 
 def _command(name: str) -> str:
@@ -117,7 +118,7 @@ def _command(name: str) -> str:
         lines += [*as_typed, ""] if shown != paragraph else [_escaped(paragraph), ""]
     options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
     if rows := [_option(option, context) for option in options]:
-        lines += ["| option | what it does |", "|---|---|", *rows]
+        lines += ["| option | what it does |", "|:---|:---|", *rows]
     return "\n".join(lines)
 
 
@@ -141,7 +142,7 @@ def _settings(name: str, field: FieldInfo) -> str:
     """A table of the recipe: a row for each setting, those of a part below it."""
     (table,) = tables_in(field.annotation)
     rows = [f"| `{key}` | {default} | {_cell(what)} |" for key, default, what in _rows(table, f"{name}.")]
-    return "\n".join([f"### [{name}]", "", "| setting | default | what it is |", "|---|---|---|", *rows])
+    return "\n".join([f"### [{name}]", "", "| setting | default | what it is |", "|:---|:---|:---|", *rows])
 
 
 def _rows(table: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]:
@@ -149,7 +150,7 @@ def _rows(table: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str]]
         parts = list(tables_in(field.annotation))
         grouped = bool(parts) and "kind" not in parts[0].model_fields  # a table that is no part: [data.augment]
         if not grouped:
-            yield prefix + name, _value(field), field.description or ""
+            yield prefix + name, _value(field), _words(field)
         if grouped:
             yield from _rows(parts[0], f"{prefix}{name}.")
         else:
@@ -166,8 +167,11 @@ def _rows_of_part(parts: list[type[BaseModel]], prefix: str) -> Iterator[tuple[s
     for name, fields in found.items():
         values = {_value(field) for _, field in fields}
         each = ", ".join(f"{kind} {_value(field)}" for kind, field in fields)
-        what = next((field.description for _, field in fields if field.description), "")
-        yield prefix + name, values.pop() if len(values) == 1 and len(fields) == len(parts) else each, what
+        what = next(filter(None, (_words(field) for _, field in fields)), "")
+        if len(values) == 1 and len(fields) == len(parts):
+            yield prefix + name, values.pop(), what
+        else:
+            yield prefix + name, "", "; ".join(filter(None, [each, what]))
 
 
 def _value(field: FieldInfo) -> str:
@@ -180,8 +184,14 @@ def _value(field: FieldInfo) -> str:
         value = str(value).lower()
     if isinstance(value, tuple):
         value = list(value)
-    others = [word for word in get_args(field.annotation) if isinstance(word, str) and word != value]
-    return f"`{value}`" + (f", or {', '.join(f'`{word}`' for word in others)}" if others else "")
+    return f"`{value}`"
+
+
+def _words(field: FieldInfo) -> str:
+    """What it is; before it, the other words that it may be."""
+    others = [word for word in get_args(field.annotation) if isinstance(word, str) and word != field.default]
+    said = [f"or {', '.join(f'`{word}`' for word in others)}"] if others else []
+    return ": ".join([*said, *filter(None, [field.description])])
 
 
 def _sections() -> dict[str, tuple[str, ...]]:
@@ -218,7 +228,7 @@ def _public(name: str) -> str:
     lines += [_docstring(node)]
     shown = MEMBERS.get(name, tuple(member for member in methods if not member.startswith("_")))
     if rows := [_member(name, methods[member], _source(thing)) for member in shown]:
-        lines += ["| it has | what it is |", "|---|---|", *rows, ""]
+        lines += ["| it has | what it is |", "|:---|:---|", *rows, ""]
     return "\n".join(lines)
 
 
