@@ -191,7 +191,7 @@ def _words(field: FieldInfo) -> str:
     """What it is; before it, the other words that it may be."""
     others = [word for word in get_args(field.annotation) if isinstance(word, str) and word != field.default]
     said = [f"or {', '.join(f'`{word}`' for word in others)}"] if others else []
-    return ": ".join([*said, *filter(None, [field.description])])
+    return "; ".join([*said, *filter(None, [field.description])])
 
 
 def _sections() -> dict[str, tuple[str, ...]]:
