@@ -245,6 +245,22 @@ def test_the_reference_is_what_is_made_of_the_code_and_has_all_of_it() -> None:
     assert [name for name in vitral.__all__ if f"#### `{name}`\n" not in page] == []
 
 
+def test_the_schemas_settings_and_defaults_are_those_of_a_recipe() -> None:
+    from vitral.recipe import Recipe
+    from vitral.settings import names
+
+    page, stored = PAGES["schema.md"].read_text(), Recipe().write()
+    assert [name for name in names(Recipe) if name.rpartition(".")[2] not in page] == []
+    rows = re.findall(r"^\| (`(?:data|init|teacher|train)\.[^|]+) \| [^|]+ \| ([^|]+) \|", page, re.M)
+    for cell, default in rows:
+        for name in re.findall(r"`([\w.]+)`", cell):
+            value: Any = stored
+            for key in name.split("."):
+                value = value[key]
+            assert str(value).lower() == default.strip('`" '), name
+    assert len(rows) > 50
+
+
 def test_the_versions_agree() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pinned = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M)
