@@ -219,8 +219,6 @@ def test_every_command_on_a_page_is_one(page: str) -> None:
     typed += re.findall(r"^ {4,}vitral .*|`vitral [^`]+`", text, re.M)
     for line in typed:
         for name, rest in re.findall(r"\bvitral ([a-z]+)\b([^`|#;&]*)", line):
-            if name == "and":  # git clone … vitral && cd vitral
-                continue
             assert name in COMMANDS, line
             command = command_line.get_command(Context(command_line), name)
             assert command is not None
