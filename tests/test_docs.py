@@ -1,6 +1,7 @@
 """The pages: what they show is what the commands print, what they list is what is there."""
 
 import difflib
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -271,3 +272,14 @@ def test_make_help_tells_of_every_target() -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
     told = subprocess.run(["make", "--silent", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"^  make ([a-z-]+)", told, re.M) == targets
+
+
+def test_doctor_says_so_where_torch_is_not_the_tested_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As for a newcomer, who has the newest one: only what is installed is stood in for."""
+    real = importlib.metadata.version
+    for installed, told in (("2.99.0", True), (f"{doctor.tested_torch()}+cpu", False)):
+        monkeypatch.setattr(doctor, "version", lambda name, torch=installed: torch if name == "torch" else real(name))
+        doctor.command.main([], standalone_mode=False)
+        assert (f"the tests are run with {doctor.tested_torch()}" in capsys.readouterr().out) == told
