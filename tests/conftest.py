@@ -49,9 +49,9 @@ def slowly(*cases: object) -> list[object]:
     return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
-def stopped(recipe: Recipe, out: Path, after: int) -> Path:
+def stopped(recipe: Recipe, out: Path, after: int, **given: Any) -> Path:
     """A run that was stopped after so many steps."""
-    happening = events(recipe, out=out)
+    happening = events(recipe, out=out, **given)
     next(event for event in happening if getattr(event, "step", 0) == after)
     happening.close()
     return out
