@@ -333,10 +333,10 @@ class Progress:
         every = -(-int(self.epochs) // 30) or 1
         if epoch.epoch % every and 1 < epoch.epoch < int(self.epochs):
             return
-        train, validation = self._figures(epoch.train), self._figures(epoch.validation) if self.validates else ""
+        train, validation = epoch.of("train"), epoch.of("validation")
         console.print(
-            f"{epoch.epoch:>5}   {epoch.train['loss']:>10.3f}{train}"
-            + (f"   {epoch.validation['loss']:>15.3f}{validation}" if self.validates else "")
+            f"{epoch.epoch:>5}   {train['loss']:>10.3f}{self._figures(train)}"
+            + (f"   {validation['loss']:>15.3f}{self._figures(validation)}" if self.validates else "")
             + f"   {epoch.seconds:>7.1f}   {epoch.waited:>6.1%}"
         )
 
