@@ -9,8 +9,8 @@ import time
 import click
 import numpy as np
 
+from vitral.data.folds import OutOfFold
 from vitral.evaluation.metrics import share
-from vitral.evaluation.suspects import OutOfFold
 from vitral.recipes import find_recipe
 from vitral.training.folds import out_of_fold
 from vitral.training.preparation import prepared

@@ -37,7 +37,8 @@ import torch
 import vitral
 from vitral.data.config import Augment, Data
 from vitral.model.config import Positions, ViTConfig
-from vitral.recipe import AdamW, Recipe, Schedule, Train
+from vitral.recipe import Recipe
+from vitral.training.config import AdamW, Schedule, Train
 
 KINDS = ("none", "learned", "learned-2d", "relative", "sincos-2d")
 STEPS = 450

@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from vitral.data.batches import Batch
 from vitral.model.config import ViTConfig
 from vitral.model.vit import ViT
-from vitral.recipe import AdamW, Train
+from vitral.training.config import AdamW, Train
 from vitral.training.learner import Learner
 
 CONFIG = ViTConfig(image_size=32, patch_size=4, width=192, depth=6, heads=3, classes=10)  # MLP 768, class token
@@ -41,13 +41,13 @@ Run = Callable[[int], None]  # does so many steps, or products
 
 def ours(images: Tensor, labels: Tensor) -> tuple[Run, int]:
     """Also the number of parameters."""
-    learner = Learner(ViT(CONFIG).train(), Train(optimizer=ADAMW, batch_size=BATCH), class_weights=None)
+    learner = Learner(ViT(CONFIG).train(), Train(optimizer=ADAMW, batch_size=BATCH))
     batch = Batch(images, labels, np.arange(BATCH), targets=labels)
 
     def run(steps: int) -> None:
         for step in range(1, steps + 1):
             learner.gradients(step, batch, progress=0.0)
-            learner.move(step, share=1.0)
+            learner.update(step, share=1.0)
 
     return run, sum(parameter.numel() for parameter in learner.model.parameters())
 

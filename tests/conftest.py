@@ -20,7 +20,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from vitral import Run, ViTConfig, events, train
+from vitral import Run, ViT, ViTConfig, events, train
+from vitral.model.config import ModelConfig
+from vitral.model.interface import Model
 from vitral.recipe import Recipe
 from vitral.recipes import digits
 from vitral.training.speed import bfloat16_speed
@@ -29,6 +31,17 @@ FIXTURES = Path(__file__).parent / "fixtures"
 FORMAT_1 = Path(__file__).parent / "runs" / "format-1"
 
 TINY = ViTConfig(image_size=32, patch_size=8, width=32, depth=2, heads=4, classes=10)
+
+
+def vit(model: Model) -> ViT:
+    """A model of which a test knows what it is."""
+    assert isinstance(model, ViT)
+    return model
+
+
+def vit_config(config: ModelConfig) -> ViTConfig:
+    assert isinstance(config, ViTConfig)
+    return config
 
 
 def slowly(*cases: object) -> list[object]:

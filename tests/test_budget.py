@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from conftest import quick_digits
 from vitral import Finished, RecipeError, Run, Step, events, train
-from vitral.recipe import Schedule, Train, parse_budget
 from vitral.training.budget import TIMED, Pace, Steps, correct, measure_pace, plan_steps
+from vitral.training.config import Schedule, Train, parse_budget
 from vitral.training.loop import Corrected
 from vitral.training.preparation import prepared
 from vitral.training.schedules import learning_rate_share

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from conftest import quick_digits
 from vitral import Classifier, Run, WeightsError, evaluate, train
-from vitral.evaluation.calibration import calibrate, class_statistics, fit_temperature
 from vitral.evaluation.metrics import measure
+from vitral.training.calibration import class_statistics, fit_temperature
 from vitral.training.preparation import prepared
 from vitral.weights.calibration import Calibration
 
@@ -71,7 +71,7 @@ def test_features_that_never_change_do_no_harm() -> None:
 @pytest.mark.slow
 def test_nineteen_in_twenty_validation_pictures_are_near(trained: Run) -> None:
     plan, weights = prepared(trained.recipe), trained.weights()
-    found = calibrate(weights.model, plan.pack, plan.answers)
+    found = plan.calibrate(weights.model)
     assert found is not None
     classifier = Classifier(weights, found)
     unknown = {}
@@ -84,7 +84,7 @@ def test_nineteen_in_twenty_validation_pictures_are_near(trained: Run) -> None:
 
 
 def test_a_training_leaves_its_doubt_in_the_run_folder(trained: Run) -> None:
-    found = Calibration.beside(trained.folder, trained.weights().model)
+    found = Calibration.load(trained.folder, trained.weights().model)
     assert found is not None and found.means.shape == (10, 16) and found.metric.shape == (16, 16)
     classifier = Classifier.load(trained)
     plain = Classifier(trained.weights())
@@ -117,7 +117,7 @@ def test_without_validation_pictures_there_is_no_temperature_and_it_is_said(
     source = {"data.source": str(tmp_path / "pictures"), "data.validation": 0.0, "train.batch_size": 4}
     run = train(quick_digits().changed(source), out=tmp_path / "run")
     assert (
-        Calibration.beside(run.folder, run.weights().model) is None
+        Calibration.load(run.folder, run.weights().model) is None
         and not (run.folder / "calibration.safetensors").exists()
     )
     tell(evaluate(run))
@@ -130,7 +130,7 @@ def test_an_evaluation_tells_both(trained: Run) -> None:
     evaluation = evaluate(trained)
     written = json.loads((trained.folder / "evaluation.json").read_text())
     assert written["temperature"] == pytest.approx(float(evaluation.calibration.temperature))  # type: ignore[union-attr]
-    plain = evaluation.answers.logits.double().softmax(dim=1).numpy()
+    plain = evaluation.outputs.logits.double().softmax(dim=1).numpy()
     figures = measure(evaluation.labels, plain, evaluation.weights.class_names)
     assert written["uncalibrated"]["loss"]["value"] == pytest.approx(figures.loss.value)
     assert written["loss"] == pytest.approx(figures.loss.value)  # as in training
@@ -138,10 +138,10 @@ def test_an_evaluation_tells_both(trained: Run) -> None:
 
 
 def test_it_comes_back_as_it_was_written(tmp_path: Path, trained: Run) -> None:
-    found = Calibration.beside(trained.folder, trained.weights().model)
+    found = Calibration.load(trained.folder, trained.weights().model)
     assert found is not None
     found.write(tmp_path)
-    again = Calibration.beside(tmp_path, trained.weights().model)
+    again = Calibration.load(tmp_path, trained.weights().model)
     assert again is not None and again.head == found.head
     for name in ("temperature", "means", "metric", "far"):
         assert torch.equal(getattr(found, name), getattr(again, name))

@@ -16,11 +16,12 @@ from vitral.data.config import Data
 from vitral.data.pack import Pack, pack
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
-from vitral.evaluation.baseline import Beside, baseline, beside
+from vitral.evaluation.baseline import BaselineComparison, compare_with_baseline
 from vitral.evaluation.evaluate import evaluate
 from vitral.recipes import find_recipe, has_pictures
 from vitral.recipes.choose import choose
 from vitral.run import Baseline
+from vitral.training.baseline import baseline
 
 
 def folder_of(tmp_path: Path, each: int, size: tuple[int, int], mode: str = "RGB", classes: int = 3) -> Path:
@@ -52,7 +53,7 @@ def test_the_size_of_pictures_decides_what_the_model_looks_at(
 ) -> None:
     chosen = choose(str(folder_of(tmp_path / "pictures", 4, size, mode)))
     model = chosen.recipe.model
-    assert (model.image_size, model.patch_size) == (image_size, patch_size)
+    assert (model.image_size, model.stride) == (image_size, patch_size)
     wide_high = f"{image_size} × {image_size}" if isinstance(image_size, int) else f"{image_size[1]} × {image_size[0]}"
     assert f"about {size[0]} × {size[1]} pixels: looked at in {wide_high}, patches of {patch_size}" in chosen.why[0]
     flips = {"L": "none", "RGB": "random" if min(size) > 50 else "alternating"}
@@ -136,13 +137,13 @@ def test_simple_methods_on_digits_are_as_good_as_scikit_learn_says(tmp_path: Pat
 def test_a_rare_class_is_among_those_that_simple_methods_learn_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitral.evaluation.baseline.LEARNT", 2)
+    monkeypatch.setattr("vitral.training.baseline.LEARNT", 2)
     pictures = packed(str(folder_of(tmp_path / "pictures", 20, (8, 8))), tmp_path, 8)
     assert baseline(pictures).test_accuracy == 1.0  # with one picture of each of three classes
 
 
-def beside_of(gained: int, lost: int, pictures: int = 200, accuracy: float = 0.5) -> Beside:
-    return Beside("logistic regression on 32 × 32 pixels", pictures, accuracy, gained, lost)
+def beside_of(gained: int, lost: int, pictures: int = 200, accuracy: float = 0.5) -> BaselineComparison:
+    return BaselineComparison("logistic regression on 32 × 32 pixels", pictures, accuracy, gained, lost)
 
 
 def test_a_verdict_asks_whether_luck_explains_it() -> None:
@@ -165,7 +166,7 @@ def test_a_verdict_asks_whether_luck_explains_it() -> None:
         (beside_of(1, 0, pictures=1), "On 1 picture that says little: do not trust"),
     ],
 )
-def test_every_case_has_its_sentence(case: Beside, said: str) -> None:
+def test_every_case_has_its_sentence(case: BaselineComparison, said: str) -> None:
     assert case.verdict.startswith("Logistic regression on 32 × 32 pixels has ")
     assert said in case.verdict
 
@@ -173,7 +174,7 @@ def test_every_case_has_its_sentence(case: Beside, said: str) -> None:
 def test_right_and_wrong_are_paired_by_picture() -> None:
     right = {"a": True, "b": True, "c": False, "d": False}
     told = Baseline(method="nearest neighbours", validation_accuracy=None, test_accuracy=0.5, right=right)
-    both = beside(told, ["e", "d", "c", "b", "a"], np.array([True, True, True, False, True]))
+    both = compare_with_baseline(told, ["e", "d", "c", "b", "a"], np.array([True, True, True, False, True]))
     assert (both.gained, both.lost, both.pictures) == (2, 1, 4)  # of those that the baseline was asked
 
 

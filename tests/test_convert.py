@@ -117,7 +117,7 @@ def calibrated(tmp_path: Path, trained: Run) -> Path:
     """A run with a temperature, on grey pictures."""
     folder = tmp_path / "run"
     shutil.copytree(trained.folder, folder)
-    known = Calibration.beside(folder, trained.weights().model)
+    known = Calibration.load(folder, trained.weights().model)
     assert known is not None
     replace(known, temperature=torch.tensor(1.7)).write(folder)
     return folder

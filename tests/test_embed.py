@@ -24,7 +24,7 @@ from vitral.data.sources.layout import arrange
 from vitral.errors import RunError
 from vitral.evaluation import embed as module
 from vitral.evaluation.embed import SHARD, Embedded, embed, identity, on_a_plane
-from vitral.look.embedded import _free_cells, draw_map
+from vitral.look.embedding_map import _free_cells, draw_map
 
 WEIGHTS = FIXTURES / "timm_vit"
 

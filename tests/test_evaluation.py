@@ -11,8 +11,8 @@ from PIL import Image
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 from torch import Tensor
 
-from conftest import quick_digits
-from vitral import Classifier, DataError, Evaluation, Run, ViT, evaluate, train
+from conftest import quick_digits, vit
+from vitral import Classifier, DataError, Evaluation, Run, evaluate, train
 from vitral.data.config import Data
 from vitral.data.sources import open_source
 from vitral.look.maps import attention_maps
@@ -27,12 +27,12 @@ def evaluation(trained: Run) -> Evaluation:
 
 
 def test_numbers_equal_those_of_scikit_learn(evaluation: Evaluation) -> None:
-    labels, predicted = evaluation.answers.labels.numpy(), evaluation.answers.predicted
+    labels, predicted = evaluation.labels, evaluation.outputs.predicted
     assert evaluation.calibration is not None
-    probabilities = (evaluation.answers.logits.double() / evaluation.calibration.temperature).softmax(dim=1).numpy()
+    probabilities = (evaluation.outputs.logits.double() / evaluation.calibration.temperature).softmax(dim=1).numpy()
     assert evaluation.accuracy == accuracy_score(labels, predicted)
     assert evaluation.metrics.loss.value == pytest.approx(log_loss(labels, probabilities, labels=range(10)), rel=1e-5)
-    plain = evaluation.answers.logits.double().softmax(dim=1).numpy()
+    plain = evaluation.outputs.logits.double().softmax(dim=1).numpy()
     assert evaluation.loss == pytest.approx(log_loss(labels, plain, labels=range(10)), rel=1e-5)
     assert np.array_equal(evaluation.confusion, confusion_matrix(labels, predicted))
     low, high = evaluation.metrics.accuracy.low, evaluation.metrics.accuracy.high
@@ -65,7 +65,7 @@ def test_pictures_that_have_changed_are_noticed(run_copy: Path) -> None:
 
 
 def test_looking_changes_nothing_and_rows_sum_to_one(evaluation: Evaluation) -> None:
-    model: ViT = evaluation.weights.model
+    model = vit(evaluation.weights.model)
     images: Tensor = evaluation.weights.preprocess.normalise(torch.from_numpy(evaluation.images([0, 1, 2, 3])))
     before = model(images)
     seen = attention_maps(model, images, queries="all").shares
@@ -154,7 +154,7 @@ def test_mirror_images_are_asked_about_only_when_asked_for_and_named_so(run_copy
     images = preprocess.normalise(torch.from_numpy(plain.images([0, 1, 2])))
     with torch.no_grad():
         expected = (model(images).softmax(1) + model(images.flip(3)).softmax(1)) / 2
-    torch.testing.assert_close(both.answers.logits[:3].softmax(1), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(both.outputs.logits[:3].softmax(1), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow

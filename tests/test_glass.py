@@ -24,12 +24,12 @@ from PIL import Image
 
 from conftest import FIXTURES
 from vitral import Classifier, DataError, Preprocess, RecipeError, Run, ViT, ViTConfig
-from vitral.look import subject as subjects
+from vitral.look import inspected_model as subjects
 from vitral.look.glass.server import MODULES, MOST_BYTES, PAGE, Glass, Handler
 from vitral.look.glass.shelf import KEPT, Shelf, Shown, examples
+from vitral.look.inspected_model import InspectedModel
 from vitral.look.maps import attention_maps
 from vitral.look.readings import METHODS, class_attention
-from vitral.look.subject import Subject
 from vitral.model.config import Head, Positions, Tokens
 from vitral.weights.own import Weights, write_weights
 
@@ -389,14 +389,14 @@ def test_the_page_is_told_what_the_model_is(glass: Glass, path: Path) -> None:
     ],
 )
 def test_the_page_is_told_which_tokens_the_answer_is_read_from(weights: str, extra: int, answer: str) -> None:
-    told = Subject.load(FIXTURES / weights).told()
+    told = InspectedModel.load(FIXTURES / weights).told()
     tokens = list(range(extra + told["grid"][0] * told["grid"][1]))
     expected = {"class": tokens[:1], "extra": tokens[:extra], "patches": tokens[extra:]}[answer]
     assert (len(told["extra"]), list(told["answer"])) == (extra, expected)
 
 
 def test_a_run_brings_its_own_test_pictures(trained: Run, seven: NDArray[np.uint8]) -> None:
-    subject = Subject.load(trained.folder)
+    subject = InspectedModel.load(trained.folder)
     shown = examples(trained.folder, subject.preprocess)
     tested = {sample: label for sample, label, split in trained.split if split == "test"}
     assert [one.label for one in shown] == [str(digit) for digit in range(10)]
@@ -410,11 +410,15 @@ def test_a_run_brings_its_own_test_pictures(trained: Run, seven: NDArray[np.uint
 def test_a_run_whose_pictures_are_gone_has_others(run_copy: Path) -> None:
     recipe = (run_copy / "recipe.toml").read_text().replace('source = "digits"', 'source = "gone/away"')
     (run_copy / "recipe.toml").write_text(recipe)
-    assert len(examples(run_copy, Subject.load(run_copy).preprocess)) == 10  # digits: it takes small grey pictures
+    assert (
+        len(examples(run_copy, InspectedModel.load(run_copy).preprocess)) == 10
+    )  # digits: it takes small grey pictures
 
 
 def test_weights_without_classes_have_maps_and_no_answer(tmp_path: Path) -> None:
-    subject = Subject.load(weights_file(tmp_path, CONFIG.model_copy(update={"classes": 0, "head": Head(kind="none")})))
+    subject = InspectedModel.load(
+        weights_file(tmp_path, CONFIG.model_copy(update={"classes": 0, "head": Head(kind="none")}))
+    )
     pixels = PREPROCESS.resized(noise())
     assert subject.answer(pixels) is None and len(list(subject.maps(pixels))) == 3
     assert subject.told()["methods"] == ["rollout"] and subject.reading(pixels, "rollout").shape == (4, 5)
@@ -424,7 +428,7 @@ def test_with_relative_positions_it_says_why_no_patch_goes_off(tmp_path: Path) -
     relative = ViTConfig(
         image_size=(32, 40), patch_size=8, width=32, depth=1, heads=2, classes=7, positions=Positions(kind="relative")
     )
-    subject = Subject.load(weights_file(tmp_path, relative))
+    subject = InspectedModel.load(weights_file(tmp_path, relative))
     assert "no patch can be left out" in subject.told()["fixed"]
     with pytest.raises(RecipeError, match="no patch can be left out"):
         subject.answer(PREPROCESS.resized(noise()), [1])
@@ -437,12 +441,12 @@ def test_maps_that_no_page_could_hold_are_refused(glass: Glass, monkeypatch: pyt
 
 
 def test_numbers_that_stand_for_no_names_are_called_classes(path: Path) -> None:
-    own, theirs = Subject.load(path), Subject.load(FIXTURES / "timm_vit")
+    own, theirs = InspectedModel.load(path), InspectedModel.load(FIXTURES / "timm_vit")
     count = theirs.model.config.classes
     assert count not in (0, 1_000) and theirs.class_names == tuple(f"class {label}" for label in range(count))
     assert own.class_names == NAMES
     # Of a run, numbers are names: those of digits.
-    assert Subject("x", Weights(own.model, PREPROCESS, tuple("0123456"))).class_names == tuple("0123456")
+    assert InspectedModel("x", Weights(own.model, PREPROCESS, tuple("0123456"))).class_names == tuple("0123456")
 
 
 def test_a_port_that_is_taken_is_told(glass: Glass, path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import TINY, slowly
+from conftest import TINY, slowly, vit
 from vitral import Run, ViT, ViTConfig
 from vitral.data.config import Data
 from vitral.data.sources import open_source
@@ -56,7 +56,7 @@ def test_a_score_is_the_mean_of_its_curve_however_the_steps_lie() -> None:
 
 
 def test_the_patches_that_matter_most_have_the_lowest_deletion(trained: Run) -> None:
-    model, images = trained.weights().model, digits(24, trained)
+    model, images = vit(trained.weights().model), digits(24, trained)
     whole, said = model(images).softmax(dim=1).max(dim=1)
     # What the answer loses without each patch alone: the plainest explanation that there is.
     others = torch.tensor([[number for number in range(16) if number != out] for out in range(16)])
@@ -113,7 +113,7 @@ def test_grades_are_the_same_each_time_and_each_image_has_its_own_luck(model: Vi
 
 
 def test_a_random_map_is_better_than_chance_one_time_in_nine(trained: Run) -> None:
-    model, images = trained.weights().model, digits(120, trained)
+    model, images = vit(trained.weights().model), digits(120, trained)
     said = model(images).argmax(dim=1).tolist()
     better = [
         grade(model, image, torch.rand(4, 4), label, steps=6).better for image, label in zip(images, said, strict=True)
@@ -150,7 +150,7 @@ def test_relative_positions_and_maps_of_another_shape_are_answered_with_a_senten
 
 
 def test_random_weights_are_others_and_draw_nothing_from_the_programs_own_numbers(trained: Run) -> None:
-    model, state = trained.weights().model, torch.get_rng_state()
+    model, state = vit(trained.weights().model), torch.get_rng_state()
     untrained = with_random_weights(model)
     assert torch.equal(torch.get_rng_state(), state) and untrained.config == model.config and not untrained.training
     assert not torch.equal(untrained.head.weight, model.head.weight)  # type: ignore[arg-type]

@@ -226,9 +226,9 @@ def test_a_run_that_gave_up_does_not_go_on_after_a_kill(tmp_path: Path) -> None:
 def test_a_step_that_was_left_out_is_told_after_a_kill_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gradients = Learner.gradients
 
-    def not_a_number(self: Learner, step: int, batch: Batch, progress: float) -> tuple[Tensor, Tensor]:
-        loss, right = gradients(self, step, batch, progress)
-        return (loss * float("nan") if step == 3 else loss), right
+    def not_a_number(self: Learner, step: int, batch: Batch, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
+        loss, figures = gradients(self, step, batch, progress)
+        return (loss * float("nan") if step == 3 else loss), figures
 
     monkeypatch.setattr(Learner, "gradients", not_a_number)
     skipping = small().changed({"train.not_finite": "skip"})

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 from PIL import Image
 
-from conftest import FIXTURES, TINY
+from conftest import FIXTURES, TINY, vit
 from test_report import Page
 from vitral import Classifier, Run, ViT, ViTConfig, evaluate, load_pretrained
 from vitral.cli import main, vitral
@@ -26,12 +26,12 @@ from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
 from vitral.errors import VitralError
 from vitral.evaluation.report.pictures import LOOKED
+from vitral.look.explain import DEFAULT, Explainer, sharp
 from vitral.look.gallery import card, write_gallery
 from vitral.look.grading import curves
-from vitral.look.lit import lit, outline
-from vitral.look.looked import DEFAULT, Looker, sharp
+from vitral.look.inspected_model import InspectedModel
+from vitral.look.overlay import lit, outline
 from vitral.look.readings import METHODS, class_attention
-from vitral.look.subject import Subject
 from vitral.weights.own import Weights
 
 NASTY = '"><img src=x onerror=alert(1)>.png'
@@ -55,10 +55,10 @@ def test_the_json_says_what_python_says_and_the_figure_is_there(trained: Run, pi
     assert (told["label"], told["probability"]) == (expected.label, pytest.approx(expected.probability, abs=1e-6))
     weights = trained.weights()
     images, label = weights.preprocess(picture)[None], weights.class_names.index(expected.label)
-    map = class_attention(weights.model, images, torch.tensor([label]))
+    map = class_attention(vit(weights.model), images, torch.tensor([label]))
     np.testing.assert_allclose(told["map"], map[0].numpy(), atol=1e-6)
-    temperature = float(Subject.load(trained.folder).calibration.temperature)  # type: ignore[union-attr]
-    found = curves(weights.model, images, map, torch.tensor([label]), temperature=temperature)
+    temperature = float(InspectedModel.load(trained.folder).calibration.temperature)  # type: ignore[union-attr]
+    found = curves(vit(weights.model), images, map, torch.tensor([label]), temperature=temperature)
     assert told["grade"]["deletion"] == pytest.approx(found.deletion_scores.item(), abs=1e-5)
     assert len(told["grade"]["random"]) == 8 and 0 <= told["grade"]["untrained_deletion"] <= 1
     assert told["grade"]["better_than_chance"] == (told["grade"]["deletion"] < min(told["grade"]["random"]))
@@ -135,24 +135,24 @@ def test_without_classes_there_are_maps_and_no_prediction(picture: Path, tmp_pat
     (told,) = json.loads(done.stdout)
     assert "label" not in told and "grade" not in told and told["method"] == "attention"
     assert told["ungraded"] == "The model has no classes, so there is no answer to grade the map by."
-    assert np.shape(told["map"]) == load_pretrained(FIXTURES / "dino_reference").model.config.grid
+    assert np.shape(told["map"]) == vit(load_pretrained(FIXTURES / "dino_reference").model).config.grid
     assert Path(told["figure"]).is_file()
     with pytest.raises(VitralError, match="has no classes for class-attention to speak for"):
-        Looker.load(FIXTURES / "dino_reference", DEFAULT)
+        Explainer.load(FIXTURES / "dino_reference", DEFAULT)
 
 
 def test_with_relative_positions_the_map_is_there_and_not_graded() -> None:
     model = ViT(ViTConfig.read({**TINY.write(), "positions": {"kind": "relative"}}))
     seen = Preprocess(image_size=(32, 32), channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
     names = tuple("abcdefghij")
-    found = Looker(Subject("relative", Weights(model, seen, names))).look(np.zeros((40, 40, 3), np.uint8))
+    found = Explainer(InspectedModel("relative", Weights(model, seen, names))).look(np.zeros((40, 40, 3), np.uint8))
     assert found.grade is None and "no patch can be left out" in found.verdict and found.map.shape == (4, 4)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_can_be_asked_for(method: str, trained: Run, seven: NDArray[np.uint8]) -> None:
-    found = Looker.load(trained.folder, method).look(seven)
-    expected = METHODS[method](trained.weights().model, trained.weights().preprocess(seven)[None])[0]
+    found = Explainer.load(trained.folder, method).look(seven)
+    expected = METHODS[method](vit(trained.weights().model), trained.weights().preprocess(seven)[None])[0]
     np.testing.assert_allclose(found.map, expected.numpy(), atol=1e-6)
     assert set(found.maps) == set(METHODS) and list(found.heads) == [0]
 
@@ -206,7 +206,7 @@ def test_the_report_shows_where_it_looked_when_right_and_when_wrong(trained: Run
 @pytest.fixture(scope="module")
 def gallery(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with pictures of which some maps are good and some not, and one that could not be read."""
-    index, looker = open_source(Data(source="digits")), Looker.load(trained.folder)
+    index, looker = open_source(Data(source="digits")), Explainer.load(trained.folder)
     found = [looker.look(index.storage.read(int(number)), f"{number}.png") for number in index.of("test")[:12]]
     path = tmp_path_factory.mktemp("gallery") / "index.html"
     write_gallery(path, [card(one, one.name) for one in found], ["a.png is empty."], "digits", looker.method)
@@ -235,7 +235,7 @@ def test_on_photographs_the_default_explains_better_than_chance_and_than_random_
     large_data: Callable[[str], Path],
 ) -> None:
     pictures = sorted((large_data("imagenette-mini") / "val").rglob("*.JPEG"))[::10]
-    looker = Looker.load(large_data("weights/vit_tiny_patch16_224"))
+    looker = Explainer.load(large_data("weights/vit_tiny_patch16_224"))
     grades = [found.grade for found in map(looker.look, pictures) if found.grade]
     assert len(grades) == len(pictures) >= 20
     assert sum(one.better for one in grades) >= 0.8 * len(grades)  # 99 % of 200: docs/decisions/0012-which-map.md

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import FIXTURES, TINY
+from conftest import FIXTURES, TINY, vit
 from vitral import RecipeError, ViT, ViTConfig, VitralError, load_pretrained
 from vitral.look.maps import Queries, Some, attention_maps, each_block, layout_of
 from vitral.model.config import Regularise, Stem
@@ -32,7 +32,7 @@ def trained_looking(config: ViTConfig = TINY) -> ViT:
 @torch.no_grad()
 def test_maps_are_those_of_the_fused_pass_in_every_family(name: str) -> None:
     """The values, taken as the maps say, are what the fused kernel hands on; at the model's size and at another."""
-    model = load_pretrained(FIXTURES / name).model
+    model = vit(load_pretrained(FIXTURES / name).model)
     patch, weights = model.config.patch_size, {key: value.clone() for key, value in model.state_dict().items()}
     for height, width in (model.config.height_width, (5 * patch, 3 * patch)):
         images = torch.randn(2, model.config.channels, height, width)
@@ -65,7 +65,7 @@ def test_the_last_maps_of_dino_are_its_references_at_all_sizes() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_reference_that_tells_its_attention_is_met(name: str) -> None:
     known = load_file(FIXTURES / name / "io.safetensors")
-    model = load_pretrained(FIXTURES / name).model
+    model = vit(load_pretrained(FIXTURES / name).model)
     patch = json.loads((FIXTURES / name / "about.json").read_text())["patch_size"]
     for key in known:
         word = key.removeprefix("attention_")
@@ -76,18 +76,21 @@ def test_every_reference_that_tells_its_attention_is_met(name: str) -> None:
 
 
 def test_what_each_token_is() -> None:
-    registers = load_pretrained(FIXTURES / "timm_vit_reg4_layerscale").model
+    registers = vit(load_pretrained(FIXTURES / "timm_vit_reg4_layerscale").model)
     patch = registers.config.patch_size
     layout = layout_of(registers, (2 * patch, 3 * patch))
     assert layout.extra == ("class", "register 1", "register 2", "register 3", "register 4")
     assert layout.names[5:7] == ("patch 0, 0", "patch 0, 1") and layout.names[-1] == "patch 1, 2"
     assert layout.patches == slice(5, 11) and layout.grid == (2, 3)
-    assert layout_of(load_pretrained(FIXTURES / "timm_deit_distilled").model, 16).extra == ("class", "distillation")
-    assert layout_of(load_pretrained(FIXTURES / "timm_vit_gap_noclass").model, 16).extra == ()
+    assert layout_of(vit(load_pretrained(FIXTURES / "timm_deit_distilled").model), 16).extra == (
+        "class",
+        "distillation",
+    )
+    assert layout_of(vit(load_pretrained(FIXTURES / "timm_vit_gap_noclass").model), 16).extra == ()
 
 
 def test_register_columns_are_left_out_of_the_picture() -> None:
-    model = load_pretrained(FIXTURES / "timm_vit_reg4_layerscale").model
+    model = vit(load_pretrained(FIXTURES / "timm_vit_reg4_layerscale").model)
     patch = model.config.patch_size
     maps = attention_maps(model, torch.randn(1, 3, 2 * patch, 3 * patch), queries="all")
     assert maps.over_patches().shape == (1, 1, model.config.heads, 11, 2, 3)
@@ -119,9 +122,9 @@ def test_any_blocks_heads_and_tokens(
 
 def test_the_answer_is_asked_for_by_the_tokens_that_are_read() -> None:
     images = torch.randn(1, 3, 16, 16)
-    asked = {name: attention_maps(load_pretrained(FIXTURES / name).model, images, queries="answer").queries
+    asked = {name: attention_maps(vit(load_pretrained(FIXTURES / name).model), images, queries="answer").queries
              for name in ("timm_vit", "timm_deit_distilled", "timm_vit_reg4_gap", "timm_vit_gap_noclass")}  # fmt: skip
-    patches = layout_of(load_pretrained(FIXTURES / "timm_vit_reg4_gap").model, images)
+    patches = layout_of(vit(load_pretrained(FIXTURES / "timm_vit_reg4_gap").model), images)
     assert asked["timm_vit"] == (0,) and asked["timm_deit_distilled"] == (0, 1)
     assert asked["timm_vit_reg4_gap"] == tuple(range(patches.patches.start, patches.patches.stop))
     assert asked["timm_vit_gap_noclass"][0] == 0 and len(asked["timm_vit_gap_noclass"]) > 1
@@ -174,7 +177,7 @@ def test_what_is_not_there_is_told_at_once(wrong: dict[str, Some], sentence: str
 
 
 def test_without_a_class_token_the_patches_are_named() -> None:
-    model = load_pretrained(FIXTURES / "timm_vit_gap_noclass").model
+    model = vit(load_pretrained(FIXTURES / "timm_vit_gap_noclass").model)
     images = torch.zeros(1, 3, *model.config.height_width)
     with pytest.raises(RecipeError, match='no class token that could ask: give queries="patches"'):
         attention_maps(model, images)

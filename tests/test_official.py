@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vitral.data.sources.named import NAMED, Found, data_directory, locate, named, not_here
+from vitral.data.sources.named import NAMED, SetLocation, data_directory, locate, named, not_here
 from vitral.data.sources.official import CLOTHES, READERS, Official, cifar10, cifar100, fashion_mnist, mnist, read_idx
 from vitral.errors import DataError, RecipeError
 
@@ -209,7 +209,7 @@ def test_a_set_is_found_read_and_missed(tmp_path: Path, name: str) -> None:
     assert locate(NAMED[name], tmp_path) is None
     images, _ = WRITERS[name](folder)
     found = locate(NAMED[name], tmp_path)
-    assert found == Found("official", folder)
+    assert found == SetLocation("official", folder)
     np.testing.assert_array_equal(READERS[name](folder).images, images)
 
     gone = sorted(folder.iterdir())[0]
@@ -225,13 +225,13 @@ def test_a_set_may_lie_there_as_a_folder_of_pictures_or_as_its_archive(tmp_path:
     food = NAMED["food"]
     assert "food is not here in the data directory" in str(not_here(food, tmp_path))
     (tmp_path / "pizza_steak_sushi.zip").touch()
-    assert locate(food, tmp_path) == Found("archive", tmp_path / "pizza_steak_sushi.zip")
+    assert locate(food, tmp_path) == SetLocation("archive", tmp_path / "pizza_steak_sushi.zip")
     for name in ("food", "mnist", "imagenette-mini"):
         (tmp_path / name / "train" / "one").mkdir(parents=True)
-        assert locate(NAMED[name], tmp_path) == Found("folder", tmp_path / name)
+        assert locate(NAMED[name], tmp_path) == SetLocation("folder", tmp_path / name)
     assert locate(NAMED["digits"], tmp_path / "nowhere") is not None
     write_idx_set(tmp_path / "mnist", packed=False)
-    assert locate(NAMED["mnist"], tmp_path) == Found("official", tmp_path / "mnist")
+    assert locate(NAMED["mnist"], tmp_path) == SetLocation("official", tmp_path / "mnist")
 
 
 def test_the_data_directory_is_the_one_asked_for_or_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import vit_config
 from vitral import Recipe, RecipeError, ViT, train
 from vitral.data.batches import Batch
 from vitral.data.config import Augment
+from vitral.model import build
 from vitral.model.config import ViTConfig
-from vitral.recipe import SGD, AdamW
 from vitral.recipes import RECIPES, about, find_recipe
+from vitral.training.config import SGD, AdamW
 from vitral.training.learner import Learner
 
 # Dosovitskiy et al. 2021, table 3, the rows of plain ViTs, as printed: models, dataset, epochs, base LR, LR decay,
@@ -54,9 +56,9 @@ def test_a_recipe_has_the_numbers_of_its_row(row: list[str]) -> None:
     recipes = [RECIPES[name] for name in named.split()]
     size, patches = models.removeprefix("ViT-").split("/")
     asked = [(int(patch), int(times)) for patch in patches.strip("{}").split(",") for times in epochs.split("/")]
-    assert [(recipe.model.patch_size, recipe.train.epochs) for recipe in recipes] == asked
+    assert [(recipe.model.stride, recipe.train.epochs) for recipe in recipes] == asked
     for recipe, name in zip(recipes, named.split(), strict=True):
-        model, told, steps = recipe.model, recipe.train, int(PICTURES[dataset] / 4096) * recipe.train.epochs
+        model, told, steps = vit_config(recipe.model), recipe.train, int(PICTURES[dataset] / 4096) * recipe.train.epochs
         assert (model.depth, model.width, model.mlp_size, model.heads) == TABLE_1[size][:4]
         assert told.optimizer == AdamW(learning_rate=float(rate), betas=(0.9, 0.999), weight_decay=float(weight_decay))
         assert (told.schedule.kind, told.regularise.dropout) == (decay, float(dropout))
@@ -95,7 +97,7 @@ def test_the_models_have_as_many_parameters_as_table_1_says(size: str) -> None:
 def learner_of(name: str, device: str) -> Learner:
     recipe = RECIPES[name].changed({"model.classes": 1000})
     with torch.device(device):
-        return Learner(ViT(recipe.model, recipe.train.regularise).train(), recipe.train, None)
+        return Learner(build(recipe.model, recipe.train.regularise).train(), recipe.train)
 
 
 def batch_of_two(device: str) -> Batch:
@@ -109,7 +111,7 @@ def test_the_base_model_takes_a_step() -> None:
     before = {name: parameter.detach().clone() for name, parameter in learner.model.named_parameters()}
     loss, _ = learner.gradients(1, batch_of_two("cpu"), 0.0)
     assert loss.item() == pytest.approx(np.log(1000), rel=1e-4)  # the head starts at zero: no class is preferred
-    learner.move(1, 0.1)
+    learner.update(1, 0.1)
     after = dict(learner.model.named_parameters())
     assert not torch.equal(before["head.weight"], after["head.weight"])
     assert all(bool(parameter.isfinite().all()) for parameter in after.values())

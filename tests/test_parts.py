@@ -35,7 +35,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
     positions: dict[str, Any] = {"kind": kind, "class_token": draw(st.sampled_from([True, True, False]))}
     if kind.startswith("learned"):
         positions["resample"] = draw(st.sampled_from(sorted(RESAMPLE)))
-    head = draw(st.sampled_from(["linear", "mlp", "none"]))
+    head = draw(st.sampled_from(["linear", "mlp", {"kind": "mlp", "size": 3}, "hidden", "none"]))
     return {
         "image_size": [patch * draw(st.integers(1, 4)), patch * draw(st.integers(1, 4))],
         "patch_size": patch,
@@ -43,7 +43,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
         "width": draw(st.sampled_from([4, 6, 8])),
         "heads": draw(st.sampled_from([1, 2])),
         "depth": draw(st.integers(1, 2)),
-        "classes": 0 if head == "none" else draw(st.integers(1, 5)),
+        "classes": 0 if head in ("hidden", "none") else draw(st.integers(1, 5)),
         "tokens": {
             "kind": draw(st.sampled_from(["class", "distilled", "none"])),
             "registers": draw(st.integers(0, 2)),
@@ -183,6 +183,11 @@ def every_part() -> dict[str, ViTConfig]:
 
 
 each_config = pytest.mark.parametrize("config", every_part().values(), ids=every_part().keys())
+
+
+@each_config
+def test_the_table_of_shapes_counts_every_part(config: ViTConfig) -> None:
+    compare_with_torchs_own_count(config)
 
 
 @each_config
@@ -381,7 +386,7 @@ def test_the_whitened_stem_makes_principal_components_equally_large() -> None:
     images = smooth + 0.2 * torch.randn(50, 3, 16, 16)
     stem = ViT(config).patch_embed
     assert isinstance(stem, Whitened)
-    stem.measure(images)
+    stem.fit(images)
     seen = torch.nn.functional.conv2d(images, stem.whiten).transpose(0, 1).flatten(1)  # (24, n)
     plus, minus = seen.chunk(2)
     assert torch.equal(plus, -minus)
@@ -391,7 +396,7 @@ def test_the_whitened_stem_makes_principal_components_equally_large() -> None:
 def test_a_black_picture_can_be_whitened() -> None:
     stem = ViT(every_part()["whitened"]).patch_embed
     assert isinstance(stem, Whitened)
-    stem.measure(torch.zeros(2, 3, 16, 16))
+    stem.fit(torch.zeros(2, 3, 16, 16))
     assert stem.whiten.isfinite().all()
 
 
@@ -426,7 +431,7 @@ def test_batch_norms_settle_on_what_the_weights_make_of_the_pictures() -> None:
     assert isinstance(stem, Whitened)
     images = 3 * torch.randn(64, 3, 16, 16) + 1
     far = stem(images)
-    stem.settle([images])
+    stem.refit_norms([images])
     assert not stem.training
     with torch.no_grad():
         settled, trained = stem(images), stem.train()(images)

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from conftest import FIXTURES
+from conftest import FIXTURES, vit
 from vitral import Run, ViT, WeightsError, load_pretrained
 from vitral.weights.pretrained import FAMILIES
 
@@ -55,11 +55,11 @@ def test_outputs_are_equal_at_every_size(name: str, size: tuple[int, int]) -> No
         patches = latent[:, 1:].gather(1, order[:, :, None].expand(-1, -1, latent.shape[2]))
         known["tokens_16x16"] = torch.cat([latent[:, :1], patches], dim=1)
     for pretrained in (load_pretrained(FIXTURES / name), load_pretrained(FIXTURES / name, image_size=size)):
-        found = outputs(pretrained.model, known[f"image_{word}"])
+        found = outputs(vit(pretrained.model), known[f"image_{word}"])
         if name == "hf_mae":  # with three quarters of the patches left out
             del found["attention"]
         if name == "hf_deit":  # it gives both tokens, and we their mean
-            found["pooled"] = torch.cat(pretrained.model.views(found["tokens"]), dim=1)
+            found["pooled"] = torch.cat(vit(pretrained.model).views(found["tokens"]), dim=1)
         compared = [key for key in found if f"{key}_{word}" in known]
         assert "tokens" in compared and ("logits" in compared) == bool(pretrained.model.config.classes)
         for key in compared:
@@ -298,7 +298,8 @@ def test_what_timms_config_tells_is_read(tmp_path: Path) -> None:
     }
     (folder / "config.json").write_text(json.dumps(values))
     found = load_pretrained(folder, heads=4)
-    assert found.model.config.mlp.kind == "gelu-quick" and found.model.config.blocks.norm_eps == 1e-5
+    config = vit(found.model).config
+    assert config.mlp.kind == "gelu-quick" and config.blocks.norm_eps == 1e-5
     (folder / "config.json").write_text(json.dumps(values | {"model_args": {"act_layer": "silu"}}))
     with pytest.raises(WeightsError, match="asks for silu as act_layer"):
         load_pretrained(folder)
@@ -321,7 +322,7 @@ def test_weights_of_ours_tell_all_of_themselves(trained: Run, tmp_path: Path) ->
 def test_heads_are_read_where_the_file_tells_them(tmp_path: Path) -> None:
     shutil.copy(FIXTURES / "google_npz" / "model.npz", tmp_path / "model.npz")
     found = load_pretrained(tmp_path / "model.npz")  # nothing stands beside it
-    assert found.model.config.heads == 4 and found.preprocess.mean == (0.5, 0.5, 0.5)
+    assert vit(found.model).config.heads == 4 and found.preprocess.mean == (0.5, 0.5, 0.5)
     assert found.loaded is not None and ("heads = 4", "their shapes") in found.loaded.facts
 
 
@@ -361,7 +362,7 @@ def test_a_distillation_token_that_nobody_reads_is_a_register(tmp_path: Path) ->
     images = torch.rand(2, 3, 16, 16)
     both = load_pretrained(folder).model
     save_file({name: one for name, one in tensors.items() if "head_dist" not in name}, folder / "model.safetensors")
-    found = load_pretrained(folder).model
+    found = vit(load_pretrained(folder).model)
     assert found.config.tokens.kind == "class" and found.config.tokens.registers == 1
     torch.testing.assert_close(found(images), both.logits(both.features(images))[0], rtol=0, atol=1e-5)
 

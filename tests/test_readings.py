@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from conftest import FIXTURES, TINY
+from conftest import FIXTURES, TINY, vit
 from vitral import RecipeError, ViT, ViTConfig, VitralError, load_pretrained
 from vitral.look.maps import attention_maps
 from vitral.look.readings import (
@@ -191,7 +191,7 @@ def test_what_cannot_be_read_is_a_sentence(ask: Any, sentence: str) -> None:
 
 
 def test_a_model_without_classes_says_so() -> None:
-    model = load_pretrained(FIXTURES / "dino_reference").model
+    model = vit(load_pretrained(FIXTURES / "dino_reference").model)
     images = torch.randn(1, 3, 16, 16)
     with pytest.raises(VitralError, match="This model has no classes"):
         class_attention(model, images)
@@ -319,7 +319,7 @@ def test_positions_that_are_not_added_are_not_drawn(kind: str, why: str) -> None
 
 
 def test_the_three_cases_of_a_table_at_another_grid() -> None:
-    model = load_pretrained(FIXTURES / "dino_reference").model
+    model = vit(load_pretrained(FIXTURES / "dino_reference").model)
     table = model.pos_embed[0, 1:].detach().view(4, 4, -1)  # type: ignore[index]
     same, larger, wide = (resampled_positions(model, grid) for grid in ((4, 4), (6, 6), (3, 6)))
     assert torch.equal(same.own, table) and torch.equal(same.other, table)

@@ -7,12 +7,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from conftest import quick_digits
+from conftest import quick_digits, vit_config
 from vitral import Recipe, RecipeError, ViTConfig
 from vitral.data.config import Augment, Data
-from vitral.recipe import AdamW, Muon, Schedule, Train, parse_setting
+from vitral.recipe import parse_setting
 from vitral.recipes import RECIPES, find_recipe
 from vitral.settings import names
+from vitral.training.config import AdamW, Muon, Schedule, Train
 
 shares = st.floats(0, 0.9)
 recipes = st.builds(
@@ -79,7 +80,7 @@ def test_settings_change_what_they_name_and_nothing_else() -> None:
     assert changed("train.optimizer=adamw").train.optimizer == AdamW()
     both = changed("train.optimizer=adamw", "train.optimizer.learning_rate=0.5")
     assert both.train.optimizer == AdamW(learning_rate=0.5)
-    assert changed("model.mlp.ratio=3").model.mlp_size == 48
+    assert vit_config(changed("model.mlp.ratio=3").model).mlp_size == 48
     assert changed() == quick_digits()
 
 

@@ -14,7 +14,8 @@ from PIL import Image
 from vitral import Evaluation, Run, ViTConfig, evaluate, train
 from vitral.data.config import Data
 from vitral.evaluation.report import write_report
-from vitral.recipe import Recipe, Train
+from vitral.recipe import Recipe
+from vitral.training.config import Train
 
 SCRIPT = "<script>alert(1)</script>"
 EMPTY = {"meta", "img", "source", "br"}  # tags that are not closed

@@ -9,9 +9,9 @@ import torch
 
 from conftest import quick_digits
 from vitral import RecipeError, Run, train
-from vitral.recipe import Rising, Train
 from vitral.training import speed
 from vitral.training.budget import Pace
+from vitral.training.config import Rising, Train
 from vitral.training.preparation import Plan, prepared
 from vitral.training.speed import bfloat16_speed, find_fastest
 

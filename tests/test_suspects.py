@@ -13,12 +13,12 @@ from conftest import quick_digits
 from test_cli import vitral
 from vitral import train
 from vitral.data.config import Data
-from vitral.data.folds import parts
+from vitral.data.folds import OutOfFold, parts
 from vitral.data.pack import Pack, pack
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
 from vitral.evaluation.probe import out_of_fold as out_of_fold_by_probes
-from vitral.evaluation.suspects import OutOfFold, suspects, write_suspects
+from vitral.evaluation.suspects import suspects, write_suspects
 from vitral.recipe import Recipe
 from vitral.recipes import digits
 from vitral.training.folds import FoldStep, out_of_fold

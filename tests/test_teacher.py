@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,15 +11,21 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
-from conftest import quick_digits, stopped
+from conftest import quick_digits, stopped, vit
 from vitral import Classifier, RecipeError, Run, RunError, train
 from vitral.data.augment.geometry import flips
 from vitral.data.batches import in_order
-from vitral.evaluation.answers import answers
+from vitral.inference import outputs_of_pack
+from vitral.model.resnet import ResNet
 from vitral.recipe import Recipe
-from vitral.training.lesson import AnswerLesson, MapLesson, Pupil
-from vitral.training.preparation import prepared
-from vitral.weights.resnet import ResNet
+from vitral.training.objectives.classification import Classification
+from vitral.training.objectives.distillation import (
+    Distillation,
+    FeatureDistillation,
+    LogitDistillation,
+    StudentOutput,
+)
+from vitral.training.preparation import Plan, prepared
 
 SHAPES = {"pixels": ["batch", 1, 8, 8], "said": ["batch", 10]}  # of a teacher in ONNX
 
@@ -28,14 +35,19 @@ def taught(source: object, **settings: object) -> Recipe:
     return quick_digits().changed(given | {name.replace("__", "."): value for name, value in settings.items()})
 
 
+def lesson_of(plan: Plan) -> Any:
+    assert isinstance(plan.learner.objective, Distillation)
+    return plan.learner.objective.lesson
+
+
 def test_weights_teach_as_they_answer(trained: Run) -> None:
     """A teacher that is asked once about each picture says what it says when it is evaluated."""
     plan = prepared(taught(trained.folder, teacher__sees="picture"))
-    lesson, weights = plan.learner.lesson, trained.weights()
-    assert isinstance(lesson, AnswerLesson) and lesson.teach is None
+    lesson, weights = lesson_of(plan), trained.weights()
+    assert isinstance(lesson, LogitDistillation) and lesson.teach is None
     train_pictures = plan.pack.of("train")
-    expected = answers(weights.model, plan.pack, train_pictures, weights.preprocess).logits
-    torch.testing.assert_close(lesson.said[torch.from_numpy(train_pictures)], expected, rtol=0, atol=1e-4)
+    expected = outputs_of_pack(weights.model, plan.pack, train_pictures, weights.preprocess).logits
+    torch.testing.assert_close(lesson.table[torch.from_numpy(train_pictures)], expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["hard", "soft"])
@@ -51,7 +63,7 @@ def test_the_loss_is_as_in_the_paper(trained: Run, kind: str) -> None:
         )
     )
     learner = plan.learner
-    assert isinstance(learner.lesson, AnswerLesson)
+    assert isinstance(lesson_of(plan), LogitDistillation)
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
@@ -59,7 +71,7 @@ def test_the_loss_is_as_in_the_paper(trained: Run, kind: str) -> None:
     found, _ = learner.gradients(step, batch, 0.0)
     with torch.no_grad():
         first, last = learner.model.logits(learner.model.features(batch.images))
-        word = learner.lesson.logits(batch, slice(0, len(batch.labels)))
+        word = lesson_of(plan).logits(batch)
         if kind == "hard":
             lesson = cross_entropy(last, word.argmax(dim=1))
         else:
@@ -73,7 +85,7 @@ def test_the_loss_is_as_in_the_paper(trained: Run, kind: str) -> None:
 def test_python_logits_files_and_weights_say_the_same(trained: Run, tmp_path: Path) -> None:
     plan = prepared(quick_digits())
     weights, numbers = trained.weights(), plan.pack.of("train")
-    logits = answers(weights.model, plan.pack, numbers, weights.preprocess).logits.numpy()
+    logits = outputs_of_pack(weights.model, plan.pack, numbers, weights.preprocess).logits.numpy()
     names = np.array([plan.pack.index.samples[number] for number in numbers])
     order = np.random.default_rng(0).permutation(len(names))
     turned = list(reversed(range(10)))
@@ -91,9 +103,9 @@ def test_python_logits_files_and_weights_say_the_same(trained: Run, tmp_path: Pa
     )
     said = []
     for source in (trained.folder, tmp_path / "said.npz", f"{tmp_path / 'mine.py'}:teach"):
-        lesson = prepared(taught(source, teacher__sees="picture")).learner.lesson
-        assert isinstance(lesson, AnswerLesson)
-        said.append(lesson.said[torch.from_numpy(numbers)])
+        lesson = lesson_of(prepared(taught(source, teacher__sees="picture")))
+        assert isinstance(lesson, LogitDistillation)
+        said.append(lesson.table[torch.from_numpy(numbers)])
     torch.testing.assert_close(said[0], said[1], rtol=0, atol=1e-4)
     torch.testing.assert_close(said[0], said[2], rtol=0, atol=1e-4)
 
@@ -117,11 +129,11 @@ def test_an_onnx_file_says_what_its_layer_says(tmp_path: Path) -> None:
     )
     onnx.save(model, tmp_path / "teacher.onnx")
     plan = prepared(taught(tmp_path / "teacher.onnx", teacher__sees="batch"))
-    lesson, (_, batch) = plan.learner.lesson, next(plan.batches.starting_at(1))
-    assert isinstance(lesson, AnswerLesson)
+    lesson, (_, batch) = lesson_of(plan), next(plan.batches.starting_at(1))
+    assert isinstance(lesson, LogitDistillation)
     mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (plan.preprocess.mean, plan.preprocess.std))
     expected = layer((batch.images * std + mean).flatten(1))
-    torch.testing.assert_close(lesson.logits(batch, slice(None)), expected.detach(), rtol=0, atol=1e-5)
+    torch.testing.assert_close(lesson.logits(batch), expected.detach(), rtol=0, atol=1e-5)
 
 
 def test_a_taught_run_trains_resumes_and_is_used(trained: Run, tmp_path: Path) -> None:
@@ -179,9 +191,9 @@ def test_what_is_wrong_with_a_teacher_is_told(name: str, told: str, tmp_path: Pa
     (tmp_path / "cut.npz").write_bytes((tmp_path / "shape.npz").read_bytes()[:-30])
     plan = prepared(taught("none"))
     with pytest.raises(RecipeError, match=told):
-        lesson = prepared(taught(tmp_path / name)).learner.lesson
-        assert isinstance(lesson, AnswerLesson)
-        lesson.logits(next(plan.batches.starting_at(1))[1], slice(None))
+        lesson = lesson_of(prepared(taught(tmp_path / name)))
+        assert isinstance(lesson, LogitDistillation)
+        lesson.logits(next(plan.batches.starting_at(1))[1])
 
 
 def test_another_teacher_in_between_is_noticed(tmp_path: Path) -> None:
@@ -226,11 +238,11 @@ def test_a_map_that_was_made_once_is_moved_with_its_picture(cnn: Path) -> None:
     for sees in ("picture", "batch"):
         plan = prepared(shown(cnn, teacher__sees=sees, data__augment={"flip": "random"}))
         _, batch = next(plan.batches.starting_at(1))
-        assert isinstance(plan.learner.lesson, MapLesson) and batch.draws is not None
-        maps[sees] = plan.learner.lesson.maps(batch, slice(2, 8))
+        assert isinstance(lesson_of(plan), FeatureDistillation) and batch.draws is not None
+        maps[sees] = lesson_of(plan).maps(batch.rows(slice(2, 8)))
         assert maps[sees].shape == (6, 64, 4, 4)
         as_it_is = in_order(plan.pack, batch.samples[2:8], plan.preprocess)
-        seen = plan.learner.lesson.seen(next(as_it_is).images)
+        seen = lesson_of(plan).standardise(next(as_it_is).images)
         mirrored = torch.from_numpy(flips(plan.batches.augment, batch.draws)[2:8])
     assert 0 < int(mirrored.sum()) < 6
     torch.testing.assert_close(maps["picture"][~mirrored], maps["batch"][~mirrored], rtol=0, atol=1e-2)
@@ -239,20 +251,22 @@ def test_a_map_that_was_made_once_is_moved_with_its_picture(cnn: Path) -> None:
 
 def test_the_first_numbers_of_each_token_are_to_be_what_the_teacher_sees(cnn: Path) -> None:
     plan = prepared(shown(cnn, train__patches="rising", train__label_smoothing=0.0))
-    learner, lesson = plan.learner, plan.learner.lesson
-    assert isinstance(lesson, MapLesson)
+    learner, lesson = plan.learner, lesson_of(plan)
+    assert isinstance(lesson, FeatureDistillation)
     step, batch = next(plan.batches.starting_at(1))
     found, _ = learner.gradients(step, batch, 0.0)
-    keep = learner._kept(batch.images, batch.samples, step, 0.0)
+    keep = learner._keep(batch.images, batch.samples, step, 0.0)
     assert keep is not None and keep.shape == (8, 8)  # half of the 16 patches
     with torch.no_grad():
         tokens = learner.model.features(batch.images, keep)
-        wanted = lesson.maps(batch, slice(0, 8)).flatten(2)  # (B, F, N)
+        wanted = lesson.maps(batch).flatten(2)  # (B, F, N)
         apart = [(tokens[i, 1 + k] - wanted[i, :, keep[i, k]]).square().mean() for i in range(8) for k in range(8)]
-        expected = 0.7 * cross_entropy(learner.model.head(tokens[:, 0]), batch.labels) + 0.3 * torch.stack(apart).mean()
+        expected = (
+            0.7 * cross_entropy(vit(learner.model).head(tokens[:, 0]), batch.labels) + 0.3 * torch.stack(apart).mean()
+        )
     assert float(found) == pytest.approx(float(expected), rel=1e-4)
-    coarse = Pupil(torch.empty(0), tokens[:, 1:5], None, (2, 2))
-    assert float(lesson.loss(batch, slice(0, 8), coarse)) > 0  # a grid of another size
+    coarse = StudentOutput(torch.empty(0), tokens[:, 1:5], None, (2, 2))
+    assert float(lesson.loss(batch, coarse)) > 0  # a grid of another size
 
 
 def test_a_run_that_is_shown_maps_resumes_to_the_bit(cnn: Path, tmp_path: Path) -> None:
@@ -274,8 +288,8 @@ def test_who_cannot_show_maps_or_hold_them_is_told(cnn: Path, trained: Run) -> N
 def test_the_cnn_recognises_cifar10_as_it_is_known_to(large_data: Callable[[str], Path]) -> None:
     """Golden, from the data's own README: 93.39 % of the 10,000 test pictures."""
     from vitral.data.sources.official import cifar10
+    from vitral.model.resnet import resnet_of
     from vitral.weights.pretrained import stored_of
-    from vitral.weights.resnet import resnet_of
 
     stored = stored_of(large_data("weights") / "cifar10_resnet56")
     model = resnet_of(stored.tensors, tuple(stored.about["mean"]), tuple(stored.about["std"]))
@@ -290,5 +304,5 @@ def test_the_cnn_recognises_cifar10_as_it_is_known_to(large_data: Callable[[str]
 def test_a_plan_that_is_not_to_be_trained_asks_no_teacher(trained: Run) -> None:
     """`--dry-run` is a matter of seconds."""
     recipe = taught(trained.folder, teacher__sees="picture")
-    assert prepared(recipe, to_train=False).learner.lesson is None
-    assert prepared(recipe).learner.lesson is not None
+    assert isinstance(prepared(recipe, to_train=False).learner.objective, Classification)
+    assert isinstance(prepared(recipe).learner.objective, Distillation)

@@ -25,8 +25,8 @@ from vitral import (
     train,
 )
 from vitral.model.config import Mlp, Stem
-from vitral.recipe import AdamW, Muon, Schedule, Train
 from vitral.training.averages import Average
+from vitral.training.config import AdamW, Muon, Schedule, Train
 from vitral.training.optimizers import make_optimizers, orthogonalised
 from vitral.training.preparation import prepared
 from vitral.training.schedules import learning_rate_share
@@ -43,8 +43,8 @@ def test_events_tell_the_whole_story_in_order(tmp_path: Path) -> None:
     assert [(event.epoch, event.step) for event in epochs] == [(1, 16), (2, 32)]
     assert told.index(epochs[0]) == told.index(steps[15]) + 1
     mean = float(torch.stack([event.loss for event in steps[:16]]).mean())
-    assert epochs[0].train_loss == pytest.approx(mean)
-    assert epochs[1].train_loss < epochs[0].train_loss
+    assert epochs[0].train["loss"] == pytest.approx(mean)
+    assert epochs[1].train["loss"] < epochs[0].train["loss"]
 
 
 def test_the_run_folder_tells_the_same(trained: Run) -> None:
@@ -204,7 +204,7 @@ def test_muon_takes_q_k_and_v_apart_and_batches_what_is_alike() -> None:
     model(torch.randn(4, 3, 32, 32, dtype=torch.float64)).logsumexp(1).sum().backward()
     before = {name: (p.detach().clone(), p.grad.clone()) for name, p in model.named_parameters() if p.grad is not None}
     muon = Muon(learning_rate=0.1, momentum=0.9, weight_decay=0.5)
-    make_optimizers(model, Train(optimizer=muon)).step()
+    make_optimizers(model, muon).step()
     for name, parameter in model.blocks.named_parameters("blocks"):
         if parameter.ndim == 2:
             old, grad = before[name]
@@ -217,7 +217,7 @@ def test_muon_takes_q_k_and_v_apart_and_batches_what_is_alike() -> None:
 def test_muon_takes_the_filters_of_a_stem_as_rows_and_leaves_a_linear_stem_to_adamw() -> None:
     for stem, there in ((Stem(kind="whitened"), {"convs.0.weight", "convs.4.weight"}), (Stem(), set())):
         model = ViT(TINY.model_copy(update={"stem": stem, "patch_size": 4}))
-        muon, _ = make_optimizers(model, Train(optimizer=Muon())).optimizers
+        muon, _ = make_optimizers(model, Muon()).optimizers
         held = {id(parameter) for group in muon.param_groups for parameter in group["params"]}
         assert {name for name, parameter in model.patch_embed.named_parameters() if id(parameter) in held} == there
     model = ViT(TINY.model_copy(update={"stem": Stem(kind="whitened"), "patch_size": 4})).double()
@@ -227,7 +227,7 @@ def test_muon_takes_the_filters_of_a_stem_as_rows_and_leaves_a_linear_stem_to_ad
     old = filters.detach().clone()
     assert filters.grad is not None
     update = filters.grad.lerp(0.1 * filters.grad, 0.9).flatten(1)
-    make_optimizers(model, Train(optimizer=Muon(learning_rate=0.1, momentum=0.9))).step()
+    make_optimizers(model, Muon(learning_rate=0.1, momentum=0.9)).step()
     scale = max(1, update.shape[0] / update.shape[1]) ** 0.5
     torch.testing.assert_close(filters.detach(), old - 0.1 * scale * orthogonalised(update[None])[0].view_as(old))
 
@@ -242,7 +242,7 @@ def test_a_batch_that_is_forgotten_leaves_no_trace() -> None:
     loss, _ = plan.learner.gradients(1, replace(batch, images=batch.images * float("nan")), progress=0.0)
     assert not loss.isfinite()
     assert not all(tensor.isfinite().all() for tensor in plan.learner.model.state_dict().values())
-    plan.learner.forget()
+    plan.learner.discard()
     after = plan.learner.model.state_dict()
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
     assert all(parameter.grad is None for parameter in plan.learner.model.parameters())
@@ -255,7 +255,7 @@ def test_weight_decay_acts_on_layer_weights_only(optimizer: AdamW | Muon) -> Non
         for parameter in model.parameters():
             parameter.fill_(1.0)
             parameter.grad = torch.zeros_like(parameter)
-    optimizers = make_optimizers(model, Train(optimizer=optimizer))
+    optimizers = make_optimizers(model, optimizer)
     optimizers.step()
     shrunk = {name for name, parameter in model.named_parameters() if (parameter < 1).any()}
     layers = {name for name, parameter in model.named_parameters() if name.endswith("weight") and parameter.ndim > 1}
@@ -265,7 +265,7 @@ def test_weight_decay_acts_on_layer_weights_only(optimizer: AdamW | Muon) -> Non
 def test_every_parameter_is_optimised_once() -> None:
     model = ViT(TINY)
     for optimizer in (AdamW(), Muon()):
-        made = make_optimizers(model, Train(optimizer=optimizer))
+        made = make_optimizers(model, optimizer)
         held = [id(p) for one in made.optimizers for group in one.param_groups for p in group["params"]]
         assert sorted(held) == sorted(id(p) for p in model.parameters())
         made.set_share(0.5)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from vitral import Epoch, Started, events
-from vitral.evaluation.answers import answers
+from vitral.inference import outputs_of_pack
 from vitral.recipes import find_recipe
 from vitral.training.preparation import Plan
 
@@ -21,7 +21,7 @@ def main(name: str, out: Path) -> None:
         if isinstance(event, Epoch):
             assert plan is not None
             learner = plan.learner
-            tested = answers(learner.average.model, plan.pack, plan.pack.of("test"), plan.preprocess)
+            tested = outputs_of_pack(learner.average.model, plan.pack, plan.pack.of("test"), plan.preprocess)
             learner.model.train()
             line = f"{event.epoch}\t{event.train_loss:.4f}\t{tested.accuracy:.4f}\t{event.seconds:.0f}"
             with (out.parent / f"{out.name}.tsv").open("a") as file:

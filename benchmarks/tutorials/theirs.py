@@ -176,7 +176,7 @@ def their_step(model: Theirs, optimizer: torch.optim.Optimizer, step: int, batch
 
 def our_step(learner: Learner, step: int, batch: Batch) -> Tensor:
     loss, _ = learner.gradients(step, batch, progress=0.0)
-    learner.move(step, share=1.0)  # no warm-up and no schedule, as in the tutorials
+    learner.update(step, share=1.0)  # no warm-up and no schedule, as in the tutorials
     return loss
 
 

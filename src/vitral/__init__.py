@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from vitral.recipe import Recipe
     from vitral.run import Run
     from vitral.training.loop import Finished, Packing, Saved, Started, Step, events, train
-    from vitral.training.sitting import Epoch
+    from vitral.training.session import Epoch
     from vitral.version import __version__
     from vitral.weights.pretrained import Pretrained, load_pretrained
 
 _HOMES = {
     "Classifier": "vitral.classifier",
     "DataError": "vitral.errors",
-    "Epoch": "vitral.training.sitting",
+    "Epoch": "vitral.training.session",
     "Evaluation": "vitral.evaluation.evaluate",
     "Finished": "vitral.training.loop",
     "Packing": "vitral.training.loop",

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from vitral.data.decode import Picture
 from vitral.errors import DataError, WeightsError
+from vitral.inference import Inference, load_calibrated
+from vitral.plugin import Code
 from vitral.run import Run
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights
-from vitral.weights.pretrained import Pretrained, load_pretrained
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,17 @@ class Classifier:
     """
 
     def __init__(self, weights: Weights, calibration: Calibration | None = None) -> None:
-        self.model = weights.model.eval()
-        self.preprocess = weights.preprocess
-        self.class_names = weights.class_names
-        self.calibration = calibration
-        self.notes = weights.notes if isinstance(weights, Pretrained) else ()  # what to know before believing it
+        self.inference = Inference(weights, calibration)
+        self.model, self.preprocess = self.inference.model, self.inference.preprocess
+        self.class_names, self.calibration = weights.class_names, calibration
+        self.notes = self.inference.notes
 
     @classmethod
-    def load(cls, source: str | Path | Run) -> "Classifier":
-        """From a run, its folder, a `model.safetensors` by itself, or anybody's weights (see `load_pretrained`)."""
-        weights, calibration = opened(source)
+    def load(cls, source: str | Path | Run, code: Code = ()) -> "Classifier":
+        """From a run, its folder, a `model.safetensors` by itself, or anybody's weights (see `load_pretrained`).
+
+        A model that is in a file of Python (`model.kind=mine.py:Mixer`) is loaded only if that file is in `code`."""
+        weights, calibration = load_calibrated(source, code)
         if not weights.class_names:
             raise WeightsError(f"{source} has no classes, so there is nothing to answer with. Train it: it gets some.")
         return cls(weights, calibration)
@@ -86,9 +88,9 @@ class Classifier:
         for start in range(0, len(pictures), batch_size):
             inputs = [self._input(picture) for picture in pictures[start : start + batch_size]]
             readable = [images for images in inputs if isinstance(images, Tensor)]
-            rows = iter(self._asked(torch.stack(readable)) if readable else [])
-            for found in inputs:
-                yield found if isinstance(found, DataError) else next(rows)
+            rows = iter(self._predictions(torch.stack(readable)) if readable else [])
+            for one in inputs:
+                yield one if isinstance(one, DataError) else next(rows)
 
     def _input(self, picture: Picture) -> Tensor | DataError:
         try:
@@ -96,29 +98,14 @@ class Classifier:
         except DataError as error:
             return error
 
-    @torch.inference_mode()
-    def _asked(self, images: Tensor) -> Iterator[Prediction]:  # (B, C, H, W)
-        images = images.to(next(self.model.parameters()))
-        tokens = self.model.features(images, first=self.model.config.tokens_seen)
-        logits = torch.stack(self.model.logits(tokens)).mean(dim=0).float().cpu()
-        if self.calibration is None:
-            yield from (self._prediction(row, None) for row in logits.softmax(dim=1).numpy())
-            return
-        distances = self.calibration.distances(self.model.pool(tokens).float().cpu()).tolist()
-        for row, distance in zip(self.calibration.probabilities(logits).numpy(), distances, strict=True):
+    def _predictions(self, images: Tensor) -> Iterator[Prediction]:  # (B, C, H, W)
+        outputs = self.inference.outputs(images)
+        distances = self.inference.distances(outputs)
+        each = [None] * len(images) if distances is None else distances.tolist()
+        for row, distance in zip(self.inference.probabilities(outputs).numpy(), each, strict=True):
             yield self._prediction(row, distance)
 
     def _prediction(self, row: NDArray[Any], distance: float | None) -> Prediction:
         order = np.argsort(-row, kind="stable")
         ranked = tuple((self.class_names[i], float(row[i])) for i in order)
         return Prediction(ranked[0][0], ranked[0][1], ranked, distance)
-
-
-def opened(source: str | Path | Run) -> tuple[Weights, Calibration | None]:
-    """The weights of a run or of anybody, and the honest doubt beside them, where it was measured."""
-    if isinstance(source, Run) or Run.is_run(source):
-        run = source if isinstance(source, Run) else Run.load(source)
-        weights = run.weights()
-        return weights, Calibration.beside(run.folder, weights.model)
-    pretrained = load_pretrained(source)
-    return pretrained, Calibration.beside(pretrained.folder, pretrained.model) if pretrained.folder else None

@@ -1,215 +1,18 @@
 """What was asked: model + data + init + teacher + train. Frozen, validated, TOML both ways; pure data, no torch."""
 
-import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Self
 
-from pydantic import BeforeValidator, Field, StrictBool, StrictInt, model_validator
+from pydantic import model_validator
 
-from vitral.data.config import Data, Share
+from vitral.data.config import Data
 from vitral.errors import RecipeError
-from vitral.model.config import Regularise, ViTConfig
+from vitral.model.config import AnyModelConfig, ViTConfig
+from vitral.plugin import is_plugin
 from vitral.settings import FORMAT, Part, Settings, as_table, check_format, names, unknown
-
-
-def _with_a_unit(budget: Any) -> Any:
-    if isinstance(budget, int | float):
-        raise ValueError(f"train.budget is {budget}: of what? Write such as {budget}s, {budget}m or {budget}steps.")
-    return budget
-
-
-Beta = Annotated[float, Field(ge=0, lt=1)]
-
-
-DecayOn = Annotated[Literal["matrices", "all"], Field(description="all: also biases, norms, tokens and positions")]
-
-
-class AdamW(Part):
-    """One rate for all; the decay is decoupled from the gradient."""
-
-    kind: Literal["adamw"] = "adamw"
-    learning_rate: float = Field(default=1e-3, gt=0)
-    betas: tuple[Beta, Beta] = (0.9, 0.999)
-    weight_decay: float = Field(default=0.0, ge=0)
-    decay_on: DecayOn = "matrices"
-
-
-class Adam(Part):
-    """As it was before AdamW: the decay is added to the gradient."""
-
-    kind: Literal["adam"] = "adam"
-    learning_rate: float = Field(default=1e-3, gt=0)
-    betas: tuple[Beta, Beta] = (0.9, 0.999)
-    weight_decay: float = Field(default=0.0, ge=0)
-    decay_on: DecayOn = "matrices"
-
-
-class SGD(Part):
-    """Plain steps with momentum; the decay is added to the gradient."""
-
-    kind: Literal["sgd"] = "sgd"
-    learning_rate: float = Field(default=0.03, gt=0)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    weight_decay: float = Field(default=0.0, ge=0)
-    decay_on: DecayOn = "matrices"
-
-
-class Muon(Part):
-    """Orthogonalised steps for the matrices of the blocks and the convolutions of a stem, AdamW for all else."""
-
-    kind: Literal["muon"] = "muon"
-    learning_rate: float = Field(default=0.005, gt=0)
-    momentum: float = Field(default=0.95, ge=0, lt=1)
-    adamw_learning_rate: float = Field(default=1e-2, gt=0)
-    adamw_betas: tuple[Beta, Beta] = (0.9, 0.99)
-    weight_decay: float = Field(default=0.0, ge=0)
-    adamw_weight_decay: float = Field(default=0.0, ge=0)
-
-
-Optimizer = Annotated[AdamW | Adam | SGD | Muon, Field(discriminator="kind"), BeforeValidator(as_table)]
-
-
-class Schedule(Part):
-    """What the learning rate does after the warm-up."""
-
-    kind: Literal["cosine", "linear", "constant"] = "cosine"
-
-
-class Fixed(Part):
-    """The same from the first step to the last."""
-
-    kind: Literal["fixed"] = "fixed"
-
-
-class Rising(Part):
-    """From a share at the first step evenly up to all, which is reached after `until` of the steps."""
-
-    kind: Literal["rising"] = "rising"
-    start: float = Field(default=0.5, gt=0, lt=1)
-    until: float = Field(default=0.6, gt=0, le=1)
-
-
-Course = Annotated[Fixed | Rising, Field(discriminator="kind"), BeforeValidator(as_table)]
-
-
-class Init(Settings):
-    """The table `[init]` of a recipe: weights to start from, and how much of them may change."""
-
-    weights: str = Field(
-        default="none", description="a file or folder of weights, a run, hf:org/model, ask; none: a new model"
-    )
-    mode: Literal["full", "gentle", "probe"] = Field(
-        default="full",
-        description="all learns alike; or each block at 3/4 of the next one's rate; or the head alone",
-    )
-    freeze: StrictInt = Field(default=0, ge=0, description="the embedding and so many first blocks stay as they are")
-    thaw: Share = Field(
-        default=0.0, description="share of the steps in which they begin to learn after all, the last first; 0: never"
-    )
-    views: StrictInt = Field(
-        default=0,
-        ge=0,
-        le=64,
-        description="ways in which a picture is augmented, each seen by frozen blocks once; 0: any",
-    )
-
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.weights == "none" and (self.mode, self.freeze) != ("full", 0):
-            raise ValueError("init.mode and init.freeze need init.weights: a new model has nothing to keep.")
-        if self.thaw and not self.freeze:
-            raise ValueError("init.thaw goes with init.freeze, as in init.mode=gentle init.freeze=6 init.thaw=0.5.")
-        if self.views and not (self.freeze or self.mode == "probe"):
-            raise ValueError("init.views is for frozen blocks, and none is: set init.freeze or init.mode=probe.")
-        if self.mode == "probe" and self.freeze:
-            raise ValueError("init.mode probe freezes all blocks: leave init.freeze out.")
-        return self
-
-
-class Teacher(Settings):
-    """The table `[teacher]` of a recipe: a model that has learnt already, and how its word counts."""
-
-    source: str = Field(
-        default="none", description="none; weights, an .onnx file, mine.py:function, or an .npz of logits"
-    )
-    kind: Literal["hard", "soft", "map"] = Field(
-        default="hard",
-        description="its answer is a label; or its probabilities are; or what a CNN sees is what tokens are to hold",
-    )
-    sees: Literal["batch", "picture"] = Field(
-        default="batch", description="what the model sees, at every step; or each picture as it is, once"
-    )
-    weight: Share = Field(default=0.5, description="of what it says, in the loss")
-    temperature: float = Field(default=1.0, gt=0, le=100, description="soft: by which both logits are divided")
-
-
-class Train(Settings):
-    """The table `[train]` of a recipe."""
-
-    seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="the one number behind all that is random")
-    baseline: StrictBool = Field(default=False, description="first see how far simple methods come, to compare with")
-    epochs: StrictInt = Field(default=10, ge=1, description="times through the training pictures")
-    budget: Annotated[str, BeforeValidator(_with_a_unit)] = Field(
-        default="none", description="instead: a time such as 90s, 10m or 2h, all included, or a number such as 500steps"
-    )
-    batch_size: StrictInt = Field(default=64, ge=1, description="pictures a step")
-    accumulate: StrictInt = Field(
-        default=1, ge=1, description="parts that a batch is worked through in, to save memory"
-    )
-    optimizer: Optimizer = Field(
-        default=AdamW(), description="adamw, adam, sgd, or muon for the blocks' matrices and adamw for the rest"
-    )
-    layer_decay: float = Field(
-        default=1.0, gt=0, le=1, description="each block learns at this share of the next one's rate"
-    )
-    clip: float = Field(default=0.0, ge=0, description="gradients are shortened to this norm; 0: they are not")
-    warmup: float = Field(default=0.05, ge=0, le=1, description="share of the steps in which the learning rate rises")
-    schedule: Schedule = Field(default=Schedule(), description="and then: cosine or linear towards 0, or constant")
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1, description="share of the target spread over all classes")
-    class_weights: Literal["none", "balanced"] = Field(
-        default="none", description="balanced: a class weighs more in the loss the fewer pictures it has"
-    )
-    patches: Course = Field(default=Fixed(), description="rising: at first only a share of the patches is looked at")
-    image_size: Course = Field(default=Fixed(), description="rising: at first pictures are smaller")
-    ema: float = Field(
-        default=0.0, ge=0, lt=1, description="decay of the average of weights that is the result; 0: the last"
-    )
-    choose: Literal["last", "accuracy", "loss"] = Field(
-        default="last", description="the result: the last weights, or those of the epoch that was best in validation"
-    )
-    patience: StrictInt = Field(
-        default=0, ge=0, description="stop after this many epochs without a better validation loss; 0: never"
-    )
-    not_finite: Literal["stop", "skip"] = Field(
-        default="stop", description="what to do when the loss is no number: stop, or leave that step out"
-    )
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field(default="auto", description="auto: the best that is there")
-    precision: Literal["auto", "float32", "bfloat16"] = Field(
-        default="auto",
-        description="of products in training; auto: bfloat16 where that saves minutes, by measuring",
-    )
-    compile: Literal["auto", "yes", "no"] = Field(
-        default="auto", description="torch.compile; auto: where a long training is faster with it, by measuring"
-    )
-    regularise: Regularise = Regularise()
-
-
-def parse_budget(text: str) -> tuple[float, int]:
-    """Seconds, or else steps; both 0 for none.
-
-    >>> parse_budget("10m"), parse_budget("500steps")
-    ((600.0, 0), (0.0, 500))
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|steps?)", text.strip())
-    amount = float(found[1]) if found else 0.0
-    if text == "none":
-        return 0.0, 0
-    if not found or amount <= 0 or (found[2].startswith("step") and amount != int(amount)):
-        raise ValueError(f"train.budget is {text}, and should be none, or such as 90s, 10m, 2h or 500steps.")
-    unit = {"s": 1, "m": 60, "h": 3600}.get(found[2], 0)
-    return amount * unit, 0 if unit else int(amount)
+from vitral.training.config import Init, Teacher, Train, parse_budget
 
 
 class Recipe(Settings):
@@ -220,7 +23,7 @@ class Recipe(Settings):
     3
     """
 
-    model: ViTConfig = ViTConfig()
+    model: AnyModelConfig = ViTConfig()
     data: Data = Data()
     init: Init = Init()
     teacher: Teacher = Teacher()
@@ -241,17 +44,27 @@ class Recipe(Settings):
             raise ValueError("teacher.sees picture knows nothing of mixed pictures: take mixup and cutmix out.")
         if taught and self.init.mode == "probe":
             raise ValueError("teacher.source and init.mode probe do not go together: a head alone needs no teacher.")
-        if self.init.freeze > self.model.depth:
-            raise ValueError(f"init.freeze is {self.init.freeze}, and the model has {self.model.depth} blocks.")
+        blocks = self.model.block_count
+        if blocks is not None and self.init.freeze > blocks:
+            raise ValueError(f"init.freeze is {self.init.freeze}, and the model has {blocks} blocks.")
         if self.data.sampling == "balanced" and self.train.class_weights == "balanced":
             raise ValueError("data.sampling and train.class_weights are both balanced: one of them is enough.")
         return self
+
+    @property
+    def plugins(self) -> tuple[str, ...]:
+        """What it names in Python files of somebody's own, such as mine.py:Mixer."""
+        return tuple(name for name in (self.model.kind, self.train.objective.kind) if is_plugin(name))
 
     def changed(self, settings: Mapping[str, Any]) -> "Recipe":
         """The same with some settings changed, by their dotted names. Who asks for epochs does not want the budget."""
         values = self.write()
         if "train.epochs" in settings:
             settings = {"train.budget": "none", **settings}
+        kind = settings.get("model.kind", values["model"]["kind"])
+        if kind != values["model"]["kind"]:  # another kind has other settings
+            values["model"] = {name: values["model"][name] for name in ("image_size", "channels", "classes")}
+            settings = {"model.kind": kind, **settings}
         for name, value in settings.items():
             _set(values, name, value)
         return Recipe.read(values)
@@ -304,14 +117,16 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def _set(values: dict[str, Any], name: str, value: Any) -> None:
-    known = list(names(Recipe))
-    if name not in known:
-        raise RecipeError(unknown(name, known))
     *path, last = name.split(".")
+    known = list(names(Recipe))
     table = values
     for word in path:
-        table[word] = as_table(table[word])  # a part that stands there as a word gets its settings one by one
+        if word not in table and name not in known:
+            raise RecipeError(unknown(name, known))
+        table[word] = as_table(table.get(word, {}))  # a part that stands there as a word gets its settings one by one
         table = table[word]
+    if name not in known and not is_plugin(str(table.get("kind", ""))):  # only its own file knows its settings
+        raise RecipeError(unknown(name, known))
     table[last] = value
 
 
@@ -319,18 +134,18 @@ def _fill(table: Any, settings: Settings) -> None:
     """Settings into a TOML table, each with its description behind it."""
     import tomlkit
 
-    values = settings.write()
-    for name, field in type(settings).model_fields.items():
+    fields = type(settings).model_fields
+    for name, written in settings.write().items():
         value = getattr(settings, name)
         if isinstance(value, Settings) and not isinstance(value, Part):
             inner = tomlkit.table()
             _fill(inner, value)
             table.add(name, inner)
             continue
-        item = tomlkit.item(values[name])
-        if isinstance(values[name], dict):
+        item = tomlkit.item(written)
+        if isinstance(written, dict):
             item = tomlkit.inline_table()
-            item.update(values[name])
-        if field.description:
-            item.comment(field.description)
+            item.update(written)
+        if name in fields and (words := fields[name].description):
+            item.comment(words)
         table.add(name, item)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vitral.errors import RunError, WeightsError
 from vitral.files import sha256_of, write_whole
+from vitral.plugin import Code, Plugin, load_stored_plugins
 from vitral.recipe import Recipe
 from vitral.settings import FORMAT, check_format
 
@@ -31,16 +32,16 @@ SPLIT, LEFT_OUT, EVALUATION, CHECKPOINTS, LOCK = "split.csv", "left-out.csv", "e
 BASELINE, CHECKED = "baseline.json", "check.json"
 
 
-class Told(BaseModel):
+class StoredTable(BaseModel):
     """A table of a record: unknown names are passed over, since a later version may tell more."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-AnyTold = TypeVar("AnyTold", bound=Told)
+AnyStoredTable = TypeVar("AnyStoredTable", bound=StoredTable)
 
 
-class Found(Told):
+class CheckFinding(StoredTable):
     """Something that `vitral check` found in the pictures, and what to do about it."""
 
     serious: bool
@@ -48,13 +49,13 @@ class Found(Told):
     advice: str = ""
 
 
-class Checked(Told):
+class Checked(StoredTable):
     """What `vitral check --json` printed: check.json."""
 
-    findings: tuple[Found, ...]
+    findings: tuple[CheckFinding, ...]
 
 
-class Machine(Told):
+class Machine(StoredTable):
     """The kind of machine, never its name."""
 
     system: str
@@ -64,7 +65,7 @@ class Machine(Told):
     torch: str
 
 
-class Choices(Told):
+class Choices(StoredTable):
     """What was found out at the start."""
 
     device: str
@@ -73,7 +74,7 @@ class Choices(Told):
     compiled: bool = False
 
 
-class DataIdentity(Told):
+class DataIdentity(StoredTable):
     """Which pictures these were."""
 
     source: str
@@ -81,14 +82,14 @@ class DataIdentity(Told):
     pictures: dict[str, int]
 
 
-class WeightsIdentity(Told):
+class WeightsIdentity(StoredTable):
     """Which weights came out."""
 
     sha256: str
     parameters: int
 
 
-class Record(Told):
+class Record(StoredTable):
     """`run.json`: what happened."""
 
     format: int = FORMAT
@@ -101,13 +102,14 @@ class Record(Told):
     data: DataIdentity
     start: str | None = None  # a digest of the weights that it started from, where these were somebody's
     teacher: str | None = None  # a digest of its teacher, where it had one
+    code: dict[str, str] | None = None  # what it names in somebody's own files, and the sha256 of each file
     planned: int = 0
     corrected_at: int = 0
     steps: int = 0
     weights: WeightsIdentity | None = None
 
 
-class Baseline(Told):
+class Baseline(StoredTable):
     """`baseline.json`: how far a simple method came."""
 
     format: int = FORMAT
@@ -202,6 +204,10 @@ class Run:
         """What happened."""
         return _told(Record, self.folder / RECORD)
 
+    def plugins(self, code: Code) -> dict[str, Plugin]:
+        """What the recipe names in somebody's own files, if these are in `code`."""
+        return load_stored_plugins(self.record.code or {}, code, str(self.folder))
+
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last line that was cut off by a kill is left out."""
@@ -247,8 +253,9 @@ class Run:
         """Whether there are weights to use."""
         return (self.folder / WEIGHTS).is_file()
 
-    def weights(self) -> "Weights":
-        """The trained model with its preprocessing and class names, checked against run.json."""
+    def weights(self, code: Code = ()) -> "Weights":
+        """The trained model with its preprocessing and class names, checked against run.json. `code`: files of Python
+        that may be run, where the model is in one."""
         from vitral.weights.own import read_weights  # brings torch, which listing runs does without
 
         path, identity = self.folder / WEIGHTS, self.record.weights
@@ -256,7 +263,7 @@ class Run:
             raise RunError(f"The run {self.folder} has no {WEIGHTS}: its training has not come to an end.")
         if identity and sha256_of(path) != identity.sha256:
             raise WeightsError(f"{path} was altered or cut: it is not the file that {RECORD} tells of.")
-        return read_weights(path)
+        return read_weights(path, code)
 
     def write_calibration(self, calibration: "Calibration") -> None:
         with self.writing():
@@ -371,7 +378,7 @@ def _as_csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return table.getvalue()
 
 
-def _told(kind: type[AnyTold], path: Path) -> AnyTold:
+def _told(kind: type[AnyStoredTable], path: Path) -> AnyStoredTable:
     values = _read_json(path)
     check_format(values.get("format"), str(path), RunError)
     try:

@@ -113,17 +113,17 @@ def _checked(index: "Index") -> "Report":
 
 def _draw(report: "Report", folder: Path, recipe: "Recipe | None") -> None:
     from vitral.files import write_whole
-    from vitral.look import checked
+    from vitral.look import check_sheets
     from vitral.training.preparation import complete, preprocess_of
 
-    checked.draw(report, folder)
+    check_sheets.draw(report, folder)
     if any(finding.samples for finding in report.findings):
         write_whole(folder / "findings.csv", _as_csv(report))
     if recipe:
         index = report.index
         config = complete(recipe.model.model_copy(update={"classes": 0}), index)
         preprocess = preprocess_of(recipe, config)
-        checked.augmented(index, preprocess, recipe.data.augment, recipe.train.seed, folder / "augmented.png")
+        check_sheets.augmented(index, preprocess, recipe.data.augment, recipe.train.seed, folder / "augmented.png")
 
 
 def _as_csv(report: "Report") -> str:

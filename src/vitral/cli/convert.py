@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console, printable
+from vitral.cli.terminal import code_option, console, printable
 
 
 @click.command()
@@ -14,7 +14,8 @@ from vitral.cli.terminal import console, printable
 @click.option("--to", type=click.Choice(["hf", "timm", "torchvision", "npz"]), help="Whose format to write.")
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to write; else RUN/hf, or WEIGHTS-hf beside.")
 @click.option("--i-trust-this-file", "trusted", is_flag=True, help="Turn a pickle (.pth, .bin, …) into safetensors.")
-def command(source: str, to: str | None, out: Path | None, trusted: bool) -> None:
+@code_option
+def command(source: str, to: str | None, out: Path | None, trusted: bool, code: tuple[Path, ...]) -> None:
     """Write the weights of a RUN, or any WEIGHTS that Vitral reads, as another library has them.
 
     \b
@@ -43,7 +44,7 @@ def command(source: str, to: str | None, out: Path | None, trusted: bool) -> Non
         console.print(printable(f"Written {written}: {count:,} tensors, from {where}."), soft_wrap=True)
         source = str(written)
     if to is not None:
-        folder = convert(source, to, out)
+        folder = convert(source, to, out, code=code)
         for note in json.loads((folder / "about.json").read_text(encoding="utf-8"))["notes"]:
             console.print(note, soft_wrap=True)
         console.print(printable(f"Written to {folder}, with a card: {folder}/README.md"), soft_wrap=True)

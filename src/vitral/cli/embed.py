@@ -107,7 +107,7 @@ def progress() -> Iterator["Tell"]:
 def _nearest(embedded: "Embedded", picture: Path, count: int) -> list["Neighbour"]:
     import numpy as np
 
-    from vitral.look.embedded import draw_nearest, tile
+    from vitral.look.embedding_map import draw_nearest, tile
 
     found = embedded.nearest(picture, count)
     rows = np.array([one.number for one in found])

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console, printable
+from vitral.cli.terminal import code_option, console, printable
 
 if TYPE_CHECKING:
+    from vitral.data.folds import OutOfFold
     from vitral.evaluation.evaluate import Evaluation
-    from vitral.evaluation.suspects import OutOfFold
     from vitral.run import Run
 
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 @click.option("--suspects", is_flag=True, help="List the pictures whose label is doubtful: takes some short trainings.")
 @click.option("--mirrored", is_flag=True, help="Ask about each picture's mirror image too, and take the mean.")
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON, for programs.")
-def command(run: Path, data: str | None, suspects: bool, mirrored: bool, as_json: bool) -> None:
+@code_option
+def command(run: Path, data: str | None, suspects: bool, mirrored: bool, as_json: bool, code: tuple[Path, ...]) -> None:
     """Measure RUN on its test pictures; write evaluation.json, a report and figures into its folder.
 
     With DATA (a folder, a table, an archive or a named set), on all pictures of that, whose classes are found by name;
@@ -33,23 +34,23 @@ def command(run: Path, data: str | None, suspects: bool, mirrored: bool, as_json
     if suspects:
         if data or mirrored or as_json:
             raise click.UsageError("--suspects stands alone: it is about the labels that RUN was trained with.")
-        _suspects(run)
+        _suspects(run, code)
         return
-    evaluation = evaluate(run, data, mirrored=mirrored)
+    evaluation = evaluate(run, data, mirrored=mirrored, code=code)
     if as_json:
         click.echo(json.dumps(evaluation.write()))
     else:
         tell(evaluation)
 
 
-def _suspects(folder: Path) -> None:
+def _suspects(folder: Path, code: tuple[Path, ...]) -> None:
     """Ask models that have not learnt from a picture about it, and tell which labels that speaks against."""
     from vitral.evaluation.suspects import suspects, write_suspects
     from vitral.run import Run
 
     run = Run.load(folder)
     run.check_writable()
-    asked = _by_training(run) if run.recipe.init.weights == "none" else _by_probes(run)
+    asked = _by_training(run, code) if run.recipe.init.weights == "none" else _by_probes(run)
     found = suspects(asked)
     with run.writing():
         write_suspects(found, asked.pack, run.folder)
@@ -68,17 +69,17 @@ def _suspects(folder: Path) -> None:
         console.print(f"Look at {run.folder}/: suspects.png, suspects.csv", soft_wrap=True)
 
 
-def _by_training(run: "Run") -> "OutOfFold":
+def _by_training(run: "Run", code: tuple[Path, ...]) -> "OutOfFold":
     """Short trainings of the run's recipe."""
     from rich.progress import Progress
 
-    from vitral.evaluation.suspects import OutOfFold
+    from vitral.data.folds import OutOfFold
     from vitral.training.folds import out_of_fold
 
     steps = max(1, run.record.steps // 2)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("opening pictures", total=None)
-        for told in out_of_fold(run.recipe, steps, sha256=run.record.data.sha256):
+        for told in out_of_fold(run.recipe, steps, sha256=run.record.data.sha256, plugins=run.plugins(code)):
             if isinstance(told, OutOfFold):
                 return told
             if (told.fold, told.step) == (1, 1):

@@ -2,19 +2,21 @@
 
 import os
 import sys
+from pathlib import Path
 
 import click
 
 from vitral.cli import completion
 from vitral.cli.interrupt import ctrl_c
-from vitral.cli.terminal import printable
+from vitral.cli.terminal import code_option, printable
 
 
 @click.command()
 @click.argument("source", metavar="RUN|WEIGHTS", shell_complete=completion.runs)
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Where to listen; else any that is free.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and open nothing.")
-def command(source: str, port: int, no_browser: bool) -> None:
+@code_option
+def command(source: str, port: int, no_browser: bool, code: tuple[Path, ...]) -> None:
     """Open a page on this machine in which one sees into a model.
 
     Drop in a picture; hover over a patch and see what it attends to, in any block and head; switch patches off and
@@ -23,7 +25,7 @@ def command(source: str, port: int, no_browser: bool) -> None:
     """
     from vitral.look.glass.server import Glass
 
-    with Glass.open(source, port) as server:
+    with Glass.open(source, port, code) as server:
         for note in server.subject.notes:
             click.echo(printable(note), err=True)
         click.echo(f"{server.subject.name} is under glass at {server.url} (Ctrl-C ends it)")

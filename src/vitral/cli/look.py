@@ -10,11 +10,11 @@ import click
 
 from vitral.cli import completion
 from vitral.cli.predict import picture_files
-from vitral.cli.terminal import console, printable
+from vitral.cli.terminal import code_option, console, printable
 from vitral.errors import DataError
 
 if TYPE_CHECKING:
-    from vitral.look.looked import Look, Looker
+    from vitral.look.explain import Explainer, Explanation
     from vitral.look.maps import Some
 
 
@@ -29,6 +29,7 @@ WATCHED = 16  # pictures that `--model` watches heads on
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to. Default: looks/NAME.")
 @click.option("--model", "of_model", is_flag=True, help="Draw the model: filters, positions, how far heads look.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@code_option
 def command(
     source: str,
     pictures: tuple[Path, ...],
@@ -37,6 +38,7 @@ def command(
     out: Path | None,
     of_model: bool,
     as_json: bool,
+    code: tuple[Path, ...],
 ) -> None:
     """Show where a model looked for its answer, and how far to believe that.
 
@@ -46,15 +48,15 @@ def command(
 
     RUN is a run folder, or weights as for `vitral predict`; without classes there are maps and no prediction.
     """
+    from vitral.look.explain import Explainer
     from vitral.look.gallery import GALLERY
-    from vitral.look.looked import Looker
     from vitral.run import name_of
 
     if not pictures and not of_model:
         raise click.UsageError("Name a picture or a folder to look at; or --model draws the model itself.")
     if of_model and (method or blocks != "-1"):
         raise click.UsageError("--model draws the model as a whole: --method and --blocks do not go with it.")
-    looker = Looker.load(source, method, _blocks(blocks))
+    looker = Explainer.load(source, method, _blocks(blocks), code)
     for note in looker.subject.notes:
         click.echo(printable(note), err=True)
     files = [file for picture in pictures for file in picture_files(picture)]
@@ -84,11 +86,11 @@ def _blocks(text: str) -> "Some":
 
 
 def _look(
-    looker: "Looker", files: list[Path], folder: Path, several: bool
+    looker: "Explainer", files: list[Path], folder: Path, several: bool
 ) -> tuple[list[dict[str, Any]], dict[Path, str]]:
     """What is told of each file, and the sentences for those that could not be read."""
     from vitral.look.gallery import GALLERY, card, write_gallery
-    from vitral.look.lit import draw_look
+    from vitral.look.overlay import draw_look
 
     told: list[dict[str, Any]] = []
     cards, failed = [], dict[Path, str]()
@@ -110,7 +112,7 @@ def _look(
     return told, failed
 
 
-def _each(looker: "Looker", files: list[Path]) -> Iterator[tuple[Path, "Look | DataError"]]:
+def _each(looker: "Explainer", files: list[Path]) -> Iterator[tuple[Path, "Explanation | DataError"]]:
     from rich.console import Console
     from rich.progress import track
 
@@ -152,9 +154,9 @@ def _tell(told: list[dict[str, Any]], page: Path | None) -> None:
         console.print(f"Look at {page or written[0]['figure']}", soft_wrap=True)
 
 
-def _draw_model(source: str, looker: "Looker", files: list[Path], folder: Path, as_json: bool) -> None:
+def _draw_model(source: str, looker: "Explainer", files: list[Path], folder: Path, as_json: bool) -> None:
     from vitral.look.glass.shelf import examples
-    from vitral.look.portrait import draw_model
+    from vitral.look.model_figures import draw_model
 
     subject = looker.subject
     pictures, notes = [], []

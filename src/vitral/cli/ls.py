@@ -53,7 +53,7 @@ def _weights(as_json: bool) -> None:
     from dataclasses import asdict
 
     from vitral.data.sources.named import data_directory
-    from vitral.weights.known import KNOWN
+    from vitral.weights.catalogue import KNOWN
 
     place = data_directory("auto") / "weights"
     here = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []

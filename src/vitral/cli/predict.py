@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console, printable
+from vitral.cli.terminal import code_option, console, printable
 from vitral.errors import DataError
 
 if TYPE_CHECKING:
@@ -36,8 +36,15 @@ class Answer:
 )
 @click.option("--top", type=click.IntRange(1), default=3, show_default=True, help="How many classes to name.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@code_option
 def command(
-    run: Path, pictures: tuple[Path, ...], csv_path: Path | None, unsure: float, top: int, as_json: bool
+    run: Path,
+    pictures: tuple[Path, ...],
+    csv_path: Path | None,
+    unsure: float,
+    top: int,
+    as_json: bool,
+    code: tuple[Path, ...],
 ) -> None:
     """Say what a PICTURE shows, or all pictures of a FOLDER.
 
@@ -49,7 +56,7 @@ def command(
 
     if csv_path and csv_path.is_dir():
         raise click.UsageError(f"--csv {csv_path} is a folder, and a file was expected.")
-    classifier = Classifier.load(run)
+    classifier = Classifier.load(run, code)
     for note in classifier.notes:
         click.echo(printable(note), err=True)
     answers = list(_answers(classifier, pictures))

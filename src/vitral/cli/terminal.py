@@ -1,11 +1,20 @@
 """What the commands print on: colour and bars for people, plain lines where nobody looks (NO_COLOR is honoured)."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
+
+# For commands that open a run: its model or objective may be in a file of somebody's own.
+code_option = click.option(
+    "--code",
+    multiple=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A Python file that RUN was made with, and that may be run.",
+)
 
 
 class Screen(Console):

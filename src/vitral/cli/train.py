@@ -13,16 +13,18 @@ import click
 
 from vitral.cli import STARTED, completion
 from vitral.cli.interrupt import ctrl_c
-from vitral.cli.terminal import console, duration, printable, settings_of
+from vitral.cli.terminal import code_option, console, duration, printable, settings_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.progress import TaskID
 
     from vitral.evaluation.evaluate import Evaluation
     from vitral.recipe import Recipe
     from vitral.run import Run
     from vitral.training.loop import Event, Packing, Started, Step
-    from vitral.training.sitting import Epoch
+    from vitral.training.session import Epoch
 
 
 @click.command()
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--save-every", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds between checkpoints."
 )
+@code_option
 def command(
     recipe: str | None,
     settings: tuple[str, ...],
@@ -43,6 +46,7 @@ def command(
     seeds: int | None,
     dry_run: bool,
     save_every: float,
+    code: tuple[Path, ...],
 ) -> None:
     """Train a model, measure it on pictures it has never seen, and draw what it learnt.
 
@@ -67,7 +71,7 @@ def command(
         _show_groups(asked)
         return
     if seeds is None:
-        _train(asked, out, resume, save_every, STARTED)
+        _train(asked, out, resume, save_every, STARTED, code=code)
         return
     if asked is None:
         raise click.UsageError("Missing argument 'RECIPE': with --seeds each run needs it.")
@@ -97,7 +101,7 @@ def command(
 def _show_groups(recipe: "Recipe") -> None:
     """Which parts of the model learn, and at which rate."""
     from vitral.cli.terminal import print_table, table
-    from vitral.recipe import parse_budget
+    from vitral.training.config import parse_budget
     from vitral.training.preparation import prepared
 
     plan = prepared(recipe, to_train=False)
@@ -111,7 +115,7 @@ def _show_groups(recipe: "Recipe") -> None:
         console.print(str(load_pretrained(recipe.init.weights).loaded or "Vitral's own weights."), soft_wrap=True)
     right = ("numbers", "learning rate", "weight decay")
     listed = table("part", *right, right=right)
-    for part in plan.learner.optimizers.parts(plan.learner.model):
+    for part in plan.learner.optimizers.groups(plan.learner.layers):
         rate = f"{'' if part.at_once else 'frozen, then '}{part.rate:.2e}" if part.learns else "frozen"
         decay = f"{part.decay:g}" + (f" on {part.decayed:,}" if 0 < part.decayed < part.numbers else "")
         listed.add_row(part.name, f"{part.numbers:,}", rate, decay if part.learns else "")
@@ -145,7 +149,13 @@ def _asked(name: str, typed: tuple[str, ...], goes_on: Path | None) -> "Recipe":
 
 
 def _train(
-    asked: "Recipe | None", out: Path | None, resume: bool, save_every: float, began: float, again: str = ""
+    asked: "Recipe | None",
+    out: Path | None,
+    resume: bool,
+    save_every: float,
+    began: float,
+    again: str = "",
+    code: tuple[Path, ...] = (),
 ) -> "Evaluation | None":
     """One run, from the first line to the last. Its budget counts from `began`."""
     from vitral.cli.evaluate import tell
@@ -155,22 +165,29 @@ def _train(
     progress = Progress()
     try:
         with _stopping(progress):
-            run = train(asked, out=out, resume=resume, listeners=[progress], save_every=save_every, began=began)
+            run = train(
+                asked, out=out, resume=resume, listeners=[progress], save_every=save_every, began=began, code=code
+            )
         if progress.stop:  # it came after the last step
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         if progress.run:
             console.print(f"What it has learnt so far is in {progress.run.folder}. Go on from here:", soft_wrap=True)
-            again = again or f"--out {shlex.quote(str(progress.run.folder))} --resume"
+            files = dict.fromkeys(name.rpartition(":")[0] for name in progress.run.record.code or {})
+            needs = "".join(f" --code {shlex.quote(file)}" for file in files)
+            again = again or f"--out {shlex.quote(str(progress.run.folder))} --resume{needs}"
             console.print(f"    vitral train {again}", soft_wrap=True)
         raise
     finally:
         progress.close()
+    if not progress.labels:
+        console.print("It learnt without labels, so there is no accuracy to measure.")
+        return None
     if progress.untested:
         console.print("There are no test pictures, so nobody knows how good it is. Add some, and train again.")
         return None
     with console.status("Measuring on the test pictures, drawing …"):
-        evaluation = evaluate(run)
+        evaluation = evaluate(run, code=[name.rpartition(":")[0] for name in run.record.code or {}] if asked else code)
     tell(evaluation)
     return evaluation
 
@@ -211,6 +228,7 @@ class Progress:
         self.run: Run | None = None
         self.stop = False  # asked for, and done after the next step
         self.untested = False
+        self.labels = True  # whether it learns from labels
         self.bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=32),
@@ -224,7 +242,7 @@ class Progress:
 
     def __call__(self, event: "Event") -> None:
         from vitral.training.loop import Corrected, Finished, Packing, Started, Step
-        from vitral.training.sitting import Epoch
+        from vitral.training.session import Epoch
 
         match event:
             case Packing():
@@ -288,8 +306,10 @@ class Progress:
         epochs = f"{self.epochs:.3g} epoch{'s' if self.epochs > 1 else ''}"
         console.print(f"{event.steps:,} step{'s' if event.steps > 1 else ''} in {epochs}, into {event.run.folder}")
         console.print(f"Expected to take about {duration(event.expected)}, with {_memory()} of memory.\n")
-        validation = "   validation loss  accuracy" if self.validates else ""
-        console.print(f"epoch   train loss  accuracy{validation}   seconds   waited", style="bold")
+        self.figures, self.labels = plan.learner.objective.figures, plan.learner.objective.needs_labels
+        columns = "".join(f"  {name:>8}" for name in self.figures)
+        validation = f"   validation loss{columns}" if self.validates else ""
+        console.print(f"epoch   train loss{columns}{validation}   seconds   waited", style="bold")
         self.task = self.bar.add_task("training", total=event.steps, completed=event.step, speed="")
         self.bar.start()
 
@@ -298,10 +318,17 @@ class Progress:
         every = -(-int(self.epochs) // 30) or 1
         if epoch.epoch % every and 1 < epoch.epoch < int(self.epochs):
             return
+        train, validation = self._figures(epoch.train), self._figures(epoch.validation) if self.validates else ""
         console.print(
-            f"{epoch.epoch:>5}   {epoch.train_loss:>10.3f}  {epoch.train_accuracy:>8.1%}"
-            + (f"   {epoch.validation_loss:>15.3f}  {epoch.validation_accuracy:>8.1%}" if self.validates else "")
+            f"{epoch.epoch:>5}   {epoch.train['loss']:>10.3f}{train}"
+            + (f"   {epoch.validation['loss']:>15.3f}{validation}" if self.validates else "")
             + f"   {epoch.seconds:>7.1f}   {epoch.waited:>6.1%}"
+        )
+
+    def _figures(self, figures: "Mapping[str, float]") -> str:
+        """Beside the loss, what the objective tells; an accuracy is a share."""
+        return "".join(
+            f"  {figures[name]:>{max(8, len(name))}{'.1%' if name == 'accuracy' else '.3f'}}" for name in self.figures
         )
 
     def _now(self, event: "Step") -> str:

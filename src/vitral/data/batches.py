@@ -32,6 +32,26 @@ class Batch:
     targets: Tensor  # what the loss is taken against: the labels, or (B, classes) shares where pictures are mixed
     draws: Draws | None = None  # what was random about the images; None: nothing
     waited: float = 0.0  # seconds between being asked for and being there
+    more_views: tuple[Tensor, ...] = ()  # other views of the same pictures, where an objective wants some
+    keep: Tensor | None = None  # (B, K): the patches that the model is to look at; None: all
+    full_size: Tensor | None = None  # (B, C, H, W): the images before they were made smaller; None: they were not
+
+    @property
+    def unscaled(self) -> Tensor:  # (B, C, H, W)
+        """The images in their full size, whatever the model looks at."""
+        return self.images if self.full_size is None else self.full_size
+
+    def rows(self, rows: slice) -> "Batch":
+        """A part of it."""
+        return Batch(
+            self.images[rows],
+            self.labels[rows],
+            self.samples[rows],
+            self.targets[rows],
+            self.draws.rows(rows) if self.draws else None,
+            self.waited,
+            tuple(view[rows] for view in self.more_views),
+        )
 
 
 def in_order(pack: Pack, numbers: NDArray[np.int64], preprocess: Preprocess, batch_size: int = 256) -> Iterator[Batch]:
@@ -54,6 +74,7 @@ class Batches:
     seed: int
     balanced: bool = False  # every class equally often, instead of every picture once
     views: int = 0  # ways in which a picture is augmented, in turn; 0: anew in every epoch
+    view_sizes: tuple[tuple[int, int], ...] = ()  # of the views of a picture in a batch; (): one, as the model takes it
     workers: int = 1  # threads that prepare batches ahead; 0: none, each is made when it is asked for
 
     @cached_property
@@ -120,18 +141,12 @@ class Batches:
         return np.concatenate(chosen), np.concatenate(copies)
 
     def _batch(self, samples: NDArray[np.int64], copies: NDArray[np.int64], epoch: int) -> Batch:
-        images = augment(
-            torch.from_numpy(self.pack.images[samples]),
-            self.augment,
-            size=self.preprocess.image_size,
-            seed=self.seed,
-            epoch=epoch,
-            samples=samples,
-            copies=copies,
-            background=self.preprocess.background,
-        )
-        images, labels = self.preprocess.normalise(images), torch.from_numpy(self.pack.index.labels[samples])
-        targets = labels
+        sizes = self.view_sizes or (self.preprocess.image_size,)
+        # Each view of a picture is a copy of its own: a function of seed, epoch, sample and view.
+        all_copies = [copies * len(sizes) + view for view in range(len(sizes))]
+        images, *others = (self._view(samples, some, epoch, size) for some, size in zip(all_copies, sizes, strict=True))
+        labels = targets = torch.from_numpy(self.pack.index.labels[samples])
+        draws = Draws(self.seed, epoch, samples, all_copies[0])
         if self.augment.mixup or self.augment.cutmix:
             images, targets = mix(
                 images,
@@ -141,15 +156,30 @@ class Batches:
                 seed=self.seed,
                 epoch=epoch,
                 samples=samples,
-                copies=copies,
+                copies=all_copies[0],
             )
-        return Batch(images, labels, samples, targets, Draws(self.seed, epoch, samples, copies))
+        return Batch(images, labels, samples, targets, draws, more_views=tuple(others))
 
-    def moved(self, maps: Tensor, batch: Batch, rows: slice) -> Tensor:
+    def _view(
+        self, samples: NDArray[np.int64], copies: NDArray[np.int64], epoch: int, size: tuple[int, int]
+    ) -> Tensor:  # → (B, C, H, W)
+        images = augment(
+            torch.from_numpy(self.pack.images[samples]),
+            self.augment,
+            size=size,
+            seed=self.seed,
+            epoch=epoch,
+            samples=samples,
+            copies=copies,
+            background=self.preprocess.background,
+        )
+        return self.preprocess.normalise(images)
+
+    def moved(self, maps: Tensor, batch: Batch) -> Tensor:
         """What belongs to places in these pictures as they are, (B, F, h, w), where it is in the batch's images."""
         assert batch.draws is not None
         stored = (self.pack.images.shape[2], self.pack.images.shape[3])
-        return moved(maps, self.augment, batch.draws.rows(rows), stored=stored, size=self.preprocess.image_size)
+        return moved(maps, self.augment, batch.draws, stored=stored, size=self.preprocess.image_size)
 
 
 def class_weights(pack: Pack) -> Tensor:

@@ -28,6 +28,7 @@ from vitral.data.sources import Index, Pixels, digest_of
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError
 from vitral.files import write_whole
+from vitral.progress import Progress, drain
 from vitral.settings import FORMAT
 
 MOST_LEFT_OUT = 0.1  # a larger share of unreadable pictures is no accident
@@ -35,6 +36,7 @@ MOST_IN_MEMORY = 2**30  # bytes; pictures that are pixels already need no file b
 CHUNK = 4 * 2**20  # bytes of pixels that are made, checked and told of together, …
 MOST_IN_CHUNK = 64  # … or as many pictures: so that no thread is left with the last of them
 
+DOING = "packing pictures, once"
 PIXELS, PROGRESS, DONE = "pixels.bin", "progress.jsonl", "pack.json"
 
 
@@ -88,15 +90,6 @@ class Pack:
                     yield *row, self.left_out[number]
 
 
-class Progress(NamedTuple):
-    """How far packing is, or what else is done once with all pictures."""
-
-    done: int
-    total: int
-    waiting: bool = False  # for another process that packs the same pictures
-    doing: str = "packing pictures, once"
-
-
 class Chunk(NamedTuple):
     """Some rows that are done."""
 
@@ -110,13 +103,7 @@ class Chunk(NamedTuple):
 
 def pack(index: Index, preprocess: Preprocess, directory: Path) -> Pack:
     """Pack, or find what was packed before. `packing` does the same and tells how far it is."""
-    steps = packing(index, preprocess, directory)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            made: Pack = end.value
-            return made
+    return drain(packing(index, preprocess, directory))
 
 
 def packing(index: Index, preprocess: Preprocess, directory: Path) -> Generator[Progress, None, Pack]:
@@ -166,7 +153,7 @@ def _on_disk(
                 lock.acquire(timeout=0.2)
                 break
             except Timeout:
-                yield Progress(0, shape[0], waiting=True)
+                yield Progress(0, shape[0], DOING, waiting=True)
         try:
             return (yield from _packed(index, preprocess, folder, shape))
         finally:
@@ -315,7 +302,7 @@ def _made(
             done += len(_rows(chunk.number, shape))
             if progress is not None:
                 _tell(progress, chunk)
-            yield Progress(done, shape[0])
+            yield Progress(done, shape[0], DOING)
     finally:
         pool.shutdown(cancel_futures=True)
     return dict(sorted(chunks.items()))

@@ -20,21 +20,22 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from vitral.classifier import opened
 from vitral.data.config import Resize, Rounding, Scale
 from vitral.data.preprocess import Preprocess
 from vitral.deploy.card import write_card
 from vitral.errors import WeightsError
 from vitral.files import write_whole
+from vitral.inference import load_calibrated
 from vitral.model.config import Pool, ViTConfig
 from vitral.model.vit import ViT
+from vitral.plugin import Code
 from vitral.run import Run
 from vitral.version import __version__
 from vitral.weights import google, huggingface, timm, torchvision
 from vitral.weights.names import Family, Tensors, renamed_back
 from vitral.weights.own import Weights
-from vitral.weights.pixels import write_processor
 from vitral.weights.pretrained import Pretrained, load_pretrained
+from vitral.weights.processors import write_processor
 
 Files = dict[str, bytes | str]  # name → content
 Source = str | Path | nn.Module | Weights
@@ -56,19 +57,19 @@ class Leaving:
         return replace(self, tensors=self.tensors | dict(tensors), notes=notes)
 
 
-def convert(source: Source, to: str, out: str | Path | None = None) -> Path:
+def convert(source: Source, to: str, out: str | Path | None = None, *, code: Code = ()) -> Path:
     """Write weights as another library has them: `hf` (transformers), `timm`, `torchvision` or `npz` (Google's).
 
     `source` is a run, weights that `load_pretrained` reads, a model of one of those libraries in memory, or `Weights`.
     Returns the folder: RUN/hf, or NAME-hf beside the weights (here, where they were not given as a path), unless `out`
-    names another.
+    names another. `code`: files of Python that may be run, where the model is in one.
     """
     if to not in WRITERS:
         raise WeightsError(f"There is no way to write weights for {to}. There are: {', '.join(WRITERS)}.")
     folder = (Path(out) if out is not None else _beside(source, to)).absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WeightsError(f"{folder} is not empty, and nothing is overwritten. Choose another place with --out.")
-    weights, run, temperature = _opened(source)
+    weights, run, temperature = _weights_of(source, code)
     files, leaving = WRITERS[to](_leaving(weights, temperature))
     licence = weights.about.get("licence", "")
     files["about.json"] = _json(_about(leaving, licence))
@@ -90,7 +91,7 @@ def _beside(source: Source, to: str) -> Path:
     return path.with_name(f"{path.name if path.is_dir() else path.stem}-{to}")
 
 
-def _opened(source: Source) -> tuple[Weights, Run | None, float]:
+def _weights_of(source: Source, code: Code) -> tuple[Weights, Run | None, float]:
     """The weights, their run where they have one, and the temperature that their probabilities are mended with."""
     if isinstance(source, Weights):
         return source, None, 1.0
@@ -101,7 +102,7 @@ def _opened(source: Source) -> tuple[Weights, Run | None, float]:
         )
     if isinstance(source, nn.Module):
         return load_pretrained(source), None, 1.0
-    weights, calibration = opened(source)
+    weights, calibration = load_calibrated(source, code)
     run = Run.load(source) if Run.is_run(source) else None
     return weights, run, float(calibration.temperature) if calibration else 1.0
 
@@ -112,6 +113,8 @@ def _leaving(weights: Weights, temperature: float) -> Leaving:
     if weights.preprocess.image_size != model.config.height_width:
         model = model.at(weights.preprocess.image_size)
         notes.append("Positions are resampled once, to the size that pictures are prepared in.")
+    if not isinstance(model, ViT):
+        raise WeightsError(f"A model of kind {model.config.kind} is known to no other library: only a ViT is.")
     tensors = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
     if temperature != 1.0:
         tensors |= {name: tensor / temperature for name, tensor in tensors.items() if name.startswith("head")}

@@ -185,8 +185,9 @@ def draw(comparison: Comparison, folder: Path) -> Path:
         raise RunError(f"{folder} is a run, and has its own curves.png. Choose another place with --out.")
     path, shown = folder / "curves.png", comparison.groups[: len(COLOURS)]
     members = [member for group in shown for member in group.members]
-    validated = all("validation_accuracy" in member.measures for member in members)
-    right = "validation_accuracy" if validated else "train_accuracy"
+    # The first of these that all runs have: an objective of somebody's own may tell no accuracy.
+    figures = ("validation_accuracy", "train_accuracy", "validation_loss", "train_loss")
+    right = next(name for name in figures if all(name in member.epochs[-1] for member in members))
     what = "Thick: the mean over seeds; thin: each run." if any(len(group.members) > 1 for group in shown) else ""
     if len(shown) < len(comparison.groups):
         what += f" The first {len(shown)} of {len(comparison.groups)}."
@@ -275,7 +276,7 @@ def _check(member: Member) -> None:
     """Ask for all that is used later, so that what is missing is told of this run."""
     _ = member.measures, Group("", (member,)).interval, _tested(member)
     for line in member.epochs:
-        _ = int(line["epoch"]), int(line["step"]), float(line["train_loss"]), float(line["train_accuracy"])
+        _ = int(line["epoch"]), int(line["step"]), float(line["train_loss"])
 
 
 def _tested(member: Member) -> dict[str, str]:

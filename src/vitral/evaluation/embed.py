@@ -34,8 +34,7 @@ from vitral.data.sources.named import data_directory
 from vitral.data.threads import cores, one_core_each
 from vitral.errors import RunError
 from vitral.files import write_whole
-from vitral.look.embedded import draw_map
-from vitral.model.pools import POOLED_WIDTHS
+from vitral.look.embedding_map import draw_map
 from vitral.settings import FORMAT
 from vitral.weights.pretrained import Pretrained, load_pretrained
 
@@ -186,7 +185,7 @@ def pooled(weights: Pretrained) -> Callable[[Tensor], Tensor]:
 
     @torch.inference_mode()
     def look(images: Tensor) -> Tensor:
-        return model.pool(model.features(images, first=model.config.tokens_seen))
+        return model.pool(model.head_tokens(images))
 
     return look
 
@@ -217,7 +216,8 @@ class State:
 def _written(pretrained: Pretrained, packed: Pack, numbers: Ints, folder: Path, tell: Tell) -> Floats:
     """All vectors; those that are there already are not made again."""
     config = pretrained.model.config
-    shape = (len(numbers), config.width * POOLED_WIDTHS[config.pool.kind])
+    one = pooled(pretrained)(torch.zeros(1, config.channels, *pretrained.preprocess.image_size))  # (1, F)
+    shape = (len(numbers), one.shape[1])
     begun = State(FORMAT, identity(pretrained), packed.sha256, shape)
     path, done = folder / VECTORS, _done(folder, begun)
     if not done:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitral.data.check import check
@@ -17,9 +16,10 @@ from vitral.data.pack import Pack, pack
 from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import DataError, RecipeError, VitralError
-from vitral.evaluation.answers import Answers, answers
-from vitral.evaluation.baseline import Beside, beside
+from vitral.evaluation.baseline import BaselineComparison, compare_with_baseline
 from vitral.evaluation.metrics import FEW_GROUPS, Figure, Metrics, measure, share
+from vitral.inference import Outputs, outputs_of_pack
+from vitral.plugin import Code
 from vitral.recipe import Recipe
 from vitral.run import Run, last_name
 from vitral.settings import FORMAT
@@ -38,7 +38,8 @@ class Evaluation:
     calibration: Calibration | None  # None: there were no validation pictures to find a temperature with
     pack: Pack
     numbers: NDArray[np.int64]  # (n,) of the test pictures in the pack
-    answers: Answers
+    outputs: Outputs
+    labels: NDArray[np.int64]  # (n,)
     folder: Path  # where what was found is written
     own: bool = True  # whether these are the run's own test pictures, and not those of another source
     mirrored: bool = False  # whether the mean with the mirror image was taken
@@ -59,19 +60,14 @@ class Evaluation:
         return self.weights.preprocess.centre(self.pack.images[self.numbers[chosen]])
 
     @property
-    def labels(self) -> NDArray[np.int64]:
-        """(n,)."""
-        return self.answers.labels.numpy()
-
-    @property
     def right(self) -> NDArray[np.bool_]:
         """(n,) whether the answer was right."""
-        return self.answers.predicted == self.labels
+        return self.outputs.predicted == self.labels
 
     @cached_property
     def probabilities(self) -> NDArray[np.float64]:
         """(n, classes), as `predict` gives them."""
-        logits = self.answers.logits.double()
+        logits = self.outputs.logits.double()
         return (self.calibration.probabilities(logits) if self.calibration else logits.softmax(dim=1)).numpy()
 
     @cached_property
@@ -84,12 +80,12 @@ class Evaluation:
         """How many of these pictures `predict` calls unknown; None: that was not measured."""
         if self.calibration is None:
             return None
-        return share(int((self.calibration.distances(self.answers.features) > 1).sum()), self.pictures)
+        return share(int((self.calibration.distances(self.outputs.features) > 1).sum()), self.pictures)
 
     @cached_property
     def uncalibrated(self) -> Metrics:
         """The same, had there been no temperature."""
-        plain = self.answers.logits.double().softmax(dim=1).numpy()
+        plain = self.outputs.logits.double().softmax(dim=1).numpy()
         return (
             measure(self.labels, plain, self.weights.class_names, self.group_of) if self.calibration else self.metrics
         )
@@ -105,10 +101,10 @@ class Evaluation:
         return self.metrics.accuracy.value
 
     @property
-    def beside(self) -> Beside | None:
+    def beside(self) -> BaselineComparison | None:
         """The model beside the simple methods that were tried first, if they were."""
         told = self.run.baseline if self.own else None
-        return None if told is None else beside(told, self.samples, self.right)
+        return None if told is None else compare_with_baseline(told, self.samples, self.right)
 
     @property
     def group_of(self) -> list[str] | None:
@@ -133,7 +129,7 @@ class Evaluation:
 
     def write(self) -> dict[str, Any]:
         """As evaluation.json has it."""
-        names, predicted = self.weights.class_names, self.answers.predicted
+        names, predicted = self.weights.class_names, self.outputs.predicted
         figures = {name: getattr(self.metrics, name) for name in FIGURES}
         before = {name: getattr(self.uncalibrated, name) for name in ("loss", "calibration_error")}
         plain = {name: _without_none(asdict(figure)) for name, figure in before.items()}
@@ -188,20 +184,23 @@ def _opened(recipe: Recipe, run: Run) -> Index:
         ) from None
 
 
-def evaluate(run: Run | str | Path, data: str | Path | None = None, *, mirrored: bool = False) -> Evaluation:
+def evaluate(
+    run: Run | str | Path, data: str | Path | None = None, *, mirrored: bool = False, code: Code = ()
+) -> Evaluation:
     """Measure a run on its test pictures, write evaluation.json and draw the figures into its folder.
 
     With `data`, on all pictures of another source, whose classes are found by name; `mirrored` also asks about every
     picture's mirror image and takes the mean. Both are written into a folder of their own in `evaluations/`.
+    `code`: files of Python that may be run, where the model is in one.
     """
     from vitral.evaluation.figures import draw
     from vitral.evaluation.report import write_report
 
     run = run if isinstance(run, Run) else Run.load(run)
-    weights = run.weights()
+    weights = run.weights(code)
     run.check_writable()
     packed, numbers, labels, notes = _own(run, weights) if data is None else _other(run, weights, str(data))
-    found = answers(weights.model, packed, numbers, weights.preprocess, mirrored)
+    outputs = outputs_of_pack(weights.model, packed, numbers, weights.preprocess, mirrored)
     if mirrored and (run.folder / CALIBRATION).is_file():
         notes += ("The temperature was found without mirror images: probabilities may be less well calibrated.",)
     if mirrored and run.recipe.data.augment.flip == "none":
@@ -209,10 +208,11 @@ def evaluate(run: Run | str | Path, data: str | Path | None = None, *, mirrored:
     evaluation = Evaluation(
         run=run,
         weights=weights,
-        calibration=Calibration.beside(run.folder, weights.model),
+        calibration=Calibration.load(run.folder, weights.model),
         pack=packed,
         numbers=numbers,
-        answers=replace(found, labels=torch.from_numpy(labels)),
+        outputs=outputs,
+        labels=labels,
         folder=_folder(run, data, mirrored),
         own=data is None,
         mirrored=mirrored,

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from vitral.data.config import Augment
 from vitral.evaluation.metrics import BINS
+from vitral.look.explain import DEFAULT
 from vitral.look.figures import GREEN, RED, Theme, caption, figure, show_image, theme, where_it_looked
-from vitral.look.looked import DEFAULT
+from vitral.look.maps import attending
 from vitral.look.readings import METHODS, answer_by_head
 from vitral.recipe import Recipe
 
@@ -34,7 +35,8 @@ def draw(evaluation: "Evaluation") -> None:
     confusion(evaluation)
     reliability(evaluation)
     predictions(evaluation)
-    attention(evaluation)
+    if evaluation.weights.model.attends:
+        attention(evaluation)
 
 
 def of_what(evaluation: "Evaluation") -> str:
@@ -58,7 +60,7 @@ def curves(
     epochs = [line for line in evaluation.run.metrics if line["event"] == "epoch"]
     if not epochs:
         return
-    panels: list[Panel] = [only] if only else ["loss", "accuracy"]
+    panels: list[Panel] = [only] if only else ["loss", "accuracy"] if "train_accuracy" in epochs[0] else ["loss"]
     title = "" if to else "Learning curves"
     where = to or evaluation.folder / "curves.png"
     subtitle = "" if to else worse_in_training(evaluation.run.recipe)
@@ -278,11 +280,11 @@ def _what_is_shown(evaluation: "Evaluation", wrong: int, right: int) -> str:
 
 
 def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], colour: str) -> None:
-    names, answers = evaluation.weights.class_names, evaluation.answers
+    names, predicted = evaluation.weights.class_names, evaluation.outputs.predicted
     for axes, i in zip(places, chosen, strict=False):
         axes.axis("on")
         show_image(axes, evaluation.images([i])[0])
-        said, was = names[answers.predicted[i]], names[int(answers.labels[i])]
+        said, was = names[predicted[i]], names[evaluation.labels[i]]
         sure = f"{evaluation.probabilities[i].max():.1%}"
         apart = " → " if len(was) + len(said) <= 11 else "\n→ "
         text = f"{caption(said, 14)} ✓" if said == was else f"{caption(was, 14)}{apart}{caption(said, 12)}"
@@ -291,13 +293,13 @@ def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], c
 
 def attention(evaluation: "Evaluation", most: int = 10) -> None:
     """Where it looked: one picture of each class, as far as there is room."""
-    labels = evaluation.answers.labels.numpy()
+    labels = evaluation.labels
     chosen = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)[:most]]
-    model, preprocess = evaluation.weights.model, evaluation.weights.preprocess
+    model, preprocess = attending(evaluation.weights.model), evaluation.weights.preprocess
     pictures = evaluation.images(chosen)
     images = preprocess.normalise(torch.from_numpy(pictures)).to(next(model.parameters()))
     spoke = METHODS[DEFAULT](model, images).cpu()  # (n, down, across)
     maps = answer_by_head(model, images)[:, 0].cpu()  # (n, heads, down, across)
-    names, predicted = evaluation.weights.class_names, evaluation.answers.predicted
+    names, predicted = evaluation.weights.class_names, evaluation.outputs.predicted
     captions = [f"is {caption(names[labels[i]], 22)},\nsays {caption(names[predicted[i]], 22)}" for i in chosen]
     where_it_looked(evaluation.folder / "attention.png", pictures, spoke.numpy(), maps.numpy(), captions)

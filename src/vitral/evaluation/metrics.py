@@ -53,7 +53,7 @@ class ClassFigures:
 
 @dataclass(frozen=True)
 class Bin:
-    """Answers of about the same confidence: where they are calibrated, that share of them is right."""
+    """Outputs of about the same confidence: where they are calibrated, that share of them is right."""
 
     pictures: int
     confidence: float  # the mean

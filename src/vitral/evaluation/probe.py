@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitral.data.config import Data
-from vitral.data.folds import parts
+from vitral.data.folds import OutOfFold, parts
 from vitral.data.pack import Pack
 from vitral.data.sources import Index
 from vitral.errors import DataError, RunError
@@ -31,7 +31,6 @@ from vitral.evaluation.embed import Tell, identity, looked_at, opened, silent
 from vitral.evaluation.evaluate import learnt_before
 from vitral.evaluation.metrics import Figure, share
 from vitral.evaluation.paired import Paired, paired
-from vitral.evaluation.suspects import OutOfFold
 from vitral.files import write_whole
 from vitral.run import Run, name_of
 from vitral.settings import FORMAT
@@ -196,12 +195,16 @@ def out_of_fold(weights: str | Path, source: str | Path | Data, sha256: str = ""
 
 def _features(pretrained: Pretrained, packed: Pack, numbers: Ints, tell: Tell) -> dict[str, Floats]:
     """Those to choose from: what the head sees, (n, F); and beside it the mean of the patches, if it has not that."""
-    model, config = pretrained.model, pretrained.model.config
+    model = pretrained.model
 
     @torch.inference_mode()
     def look(images: Tensor) -> Tensor:
         tokens = model.features(images)
-        return torch.cat([model.pool(tokens), tokens[:, config.extra :].mean(dim=1)], dim=1)
+        seen = [model.pool(tokens)] if model.config.pools_patches else [model.pool(tokens), mean_of_patches(tokens)]
+        return torch.cat(seen, dim=1)
+
+    def mean_of_patches(tokens: Tensor) -> Tensor:  # (B, T, D) → (B, D)
+        return model.patch_tokens(tokens).mean(dim=1)
 
     rows: list[Floats] = []
     done = 0
@@ -209,11 +212,10 @@ def _features(pretrained: Pretrained, packed: Pack, numbers: Ints, tell: Tell) -
         rows.append(batch)
         done += len(batch)
         tell("looking at pictures", done, len(numbers))
-    both = np.concatenate(rows)
-    seen = both[:, : -config.width]
-    if config.pool.kind != "class":
+    seen = np.concatenate(rows)
+    if model.config.pools_patches:
         return {"what its head sees": seen}
-    return {"class token": seen, "class token and mean of the patches": both}
+    return {"class token": seen[:, : seen.shape[1] // 2], "class token and mean of the patches": seen}
 
 
 @dataclass(frozen=True)

@@ -6,31 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vitral.data.folds import OutOfFold
 from vitral.data.pack import Pack
 from vitral.files import write_whole
 
 SHOWN = 64  # on the sheet
-
-
-@dataclass(frozen=True)
-class OutOfFold:
-    """What models say of pictures that they have not learnt from."""
-
-    pack: Pack
-    numbers: NDArray[np.int64]  # (n,) of the pictures that can be read
-    probabilities: NDArray[np.float64]  # (n, classes)
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """(n,), as they are."""
-        return self.pack.index.labels[self.numbers]
-
-    @property
-    def accuracy(self) -> float:
-        """How often they were right, by those labels."""
-        return float(np.mean(self.probabilities.argmax(axis=1) == self.labels))
 
 
 @dataclass(frozen=True)

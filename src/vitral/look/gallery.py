@@ -14,9 +14,9 @@ from urllib.parse import quote
 from PIL import Image
 
 from vitral.files import write_whole
+from vitral.look.explain import MEANINGS, Explanation
 from vitral.look.grading import RANDOM
-from vitral.look.lit import lit
-from vitral.look.looked import MEANINGS, Look
+from vitral.look.overlay import lit
 from vitral.look.page import rendered
 from vitral.look.sheets import as_picture
 
@@ -28,7 +28,7 @@ SMALL = 96  # below which the pixels are shown as squares
 Card = dict[str, Any]  # what the template says of a picture
 
 
-def card(look: Look, figure: str) -> Card:
+def card(look: Explanation, figure: str) -> Card:
     """What the page shows of a picture; `figure` is the name of the file beside the page."""
     picture = as_picture(look.picture)
     grade = look.grade

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vitral.errors import RecipeError
+from vitral.model.interface import Model
 from vitral.model.pools import POOLS
 from vitral.model.vit import Block, ViT
 
@@ -37,6 +38,13 @@ class Layout:
     def patches(self) -> slice:
         """Where the patches are among the tokens."""
         return slice(len(self.extra), len(self.extra) + self.grid[0] * self.grid[1])
+
+
+def attending(model: Model) -> ViT:
+    """A model that has attention to look at; else a sentence."""
+    if not isinstance(model, ViT):
+        raise RecipeError(f"A model of kind {model.config.kind} has no attention to look at.")
+    return model
 
 
 def layout_of(model: ViT, images_or_size: Tensor | int | tuple[int, int]) -> Layout:
@@ -72,7 +80,7 @@ class Maps:
 
 
 def attention_maps(
-    model: ViT, images: Tensor, *, blocks: Some = -1, heads: Some = "all", queries: Queries = "class"
+    model: Model, images: Tensor, *, blocks: Some = -1, heads: Some = "all", queries: Queries = "class"
 ) -> Maps:
     """The attention of these blocks, heads and asking tokens, in the order in which they are named.
 
@@ -86,15 +94,15 @@ def attention_maps(
     >>> maps.shares.shape, maps.over_patches().shape
     (torch.Size([1, 2, 2, 1, 5]), torch.Size([1, 2, 2, 1, 2, 2]))
     """
-    layout = layout_of(model, images)
-    which = blocks_of(model, blocks)
-    found = dict(each_block(model, images, blocks=which, heads=heads, queries=queries))
+    vit = attending(model)
+    which = blocks_of(vit, blocks)
+    by_block = dict(each_block(vit, images, blocks=which, heads=heads, queries=queries))
     return Maps(
-        torch.stack([found[number] for number in which], dim=1),
+        torch.stack([by_block[number] for number in which], dim=1),
         which,
-        _numbers(heads, model.config.heads, "head"),
-        queries_of(model, images, queries),
-        layout,
+        _numbers(heads, vit.config.heads, "head"),
+        queries_of(vit, images, queries),
+        layout_of(vit, images),
     )
 
 

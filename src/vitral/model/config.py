@@ -1,14 +1,99 @@
-"""What a ViT is: every part's words and settings, validated. Imports no torch.
+"""What a model is: every part's words and settings, validated. Imports no torch.
 
 `ViTConfig()` is the paper's ViT-B/16. Config and weights together are the model, so they are stored together.
 """
 
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, StrictBool, StrictInt, model_validator
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    InstanceOf,
+    SerializeAsAny,
+    StrictBool,
+    StrictInt,
+    Tag,
+    model_validator,
+)
 
 from vitral.errors import RecipeError
+from vitral.plugin import is_plugin
 from vitral.settings import Part, Settings, unknown
+
+if TYPE_CHECKING:
+    from vitral.model.interface import Model
+
+ImageSize = StrictInt | tuple[StrictInt, StrictInt]  # pixels a side, or (height, width)
+
+
+class ModelConfig(Settings):
+    """What the config of every model has. One's own declares `image_size`, `channels` and `classes` as ViTConfig does,
+    and whatever else it needs."""
+
+    kind: str
+    if TYPE_CHECKING:  # declared below, each in its place of the stored file
+        image_size: ImageSize
+        channels: int
+        classes: int
+
+    # Where the model is in somebody's own file: its class, and the sha256 of the file.
+    built_by: ClassVar["type[Model] | None"] = None
+    code_sha256: ClassVar[str] = ""
+
+    @property
+    def height_width(self) -> tuple[int, int]:
+        """The image size as (height, width)."""
+        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
+
+    @property
+    def stride(self) -> int:
+        """Both sides of an image are whole multiples of this: the patch size, if there are patches."""
+        return 1
+
+    @property
+    def block_count(self) -> int | None:
+        """How many blocks can be frozen; None: the model itself will tell."""
+        return None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether there is a head that gives a logit per class."""
+        return True
+
+    @property
+    def pools_patches(self) -> bool:
+        """Whether the head sees the mean of the patches, and not a token of its own."""
+        return True
+
+    @property
+    def resampling(self) -> str:
+        """How what belongs to places is brought to another image size, in a word."""
+        return ""
+
+    @property
+    def words(self) -> str:
+        """What the model is, for a report."""
+        return self.kind
+
+    def with_classes(self, classes: int) -> Self:
+        """The same model with a head for other classes."""
+        return type(self).read({**self.write(), "classes": classes}, "model.")
+
+    def check_batch(self, pictures: int, scale: float) -> None:
+        """Refuse a batch that the model cannot learn from: so many pictures, their sides times `scale`."""
+        return
+
+
+class UnresolvedConfig(ModelConfig):
+    """Of a model in somebody's own file, which has not been run: its settings as they were written."""
+
+    model_config = ConfigDict(extra="allow")
+
+    image_size: ImageSize = 224
+    channels: StrictInt = 3
+    classes: StrictInt = 1000
+
 
 # How a table of positions is brought to another grid; the libraries differ (see docs/names.md).
 Resample = Literal["antialiased", "bicubic", "dino", "corners"]
@@ -117,7 +202,7 @@ class Head(Part):
         return self
 
 
-class ViTConfig(Settings):
+class ViTConfig(ModelConfig):
     """A Vision Transformer in one frozen object.
 
     >>> ViTConfig(image_size=32, patch_size=4).grid
@@ -125,9 +210,7 @@ class ViTConfig(Settings):
     """
 
     kind: Literal["vit"] = Field(default="vit", description="the architecture")
-    image_size: StrictInt | tuple[StrictInt, StrictInt] = Field(
-        default=224, description="pixels a side, or [height, width]"
-    )
+    image_size: ImageSize = Field(default=224, description="pixels a side, or [height, width]")
     patch_size: StrictInt = Field(default=16, ge=1, description="P: pixels a side of a patch; divides image_size")
     channels: StrictInt = Field(
         default=3, ge=0, le=1024, description="C: 1 grey, 3 colour; 0 in a recipe: as the data has"
@@ -171,9 +254,37 @@ class ViTConfig(Settings):
         )
 
     @property
-    def height_width(self) -> tuple[int, int]:
-        """The image size as (height, width)."""
-        return (self.image_size, self.image_size) if isinstance(self.image_size, int) else self.image_size
+    def stride(self) -> int:
+        return self.patch_size
+
+    @property
+    def block_count(self) -> int:
+        return self.depth
+
+    @property
+    def has_classes(self) -> bool:
+        return self.head.kind in ("linear", "mlp")
+
+    @property
+    def pools_patches(self) -> bool:
+        return self.pool.kind != "class"
+
+    @property
+    def resampling(self) -> str:
+        return self.positions.resample
+
+    @property
+    def words(self) -> str:
+        blocks = "1 block" if self.depth == 1 else f"{self.depth} blocks"
+        return f"Vision Transformer, {blocks} of width {self.width}, {self.heads} heads"
+
+    def with_classes(self, classes: int) -> Self:
+        return type(self).read({**self.write(), "classes": classes, "head": "linear"}, "model.")
+
+    def check_batch(self, pictures: int, scale: float) -> None:
+        down, across = (max(1, round(side * scale)) for side in self.grid)
+        if self.stem.kind == "whitened" and pictures * down * across < 2:  # BatchNorm cannot compare one with itself
+            raise RecipeError("model.stem whitened needs more than one patch in a batch: raise train.batch_size.")
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -248,6 +359,22 @@ class ViTConfig(Settings):
         if self.head.kind in ("hidden", "none") and self.classes:
             raise ValueError(f"model.head {self.head.kind} has no classes: set model.classes=0.")
 
+
+def _tag(config: Any) -> str:
+    """Which class reads a table `[model]`."""
+    if isinstance(config, ModelConfig):
+        return "ready"
+    kind = config.get("kind", "vit") if isinstance(config, dict) else "vit"
+    return "own" if is_plugin(str(kind)) else "vit"
+
+
+# A table is read by its kind. That of a model in somebody's own file is kept as it is, until `resolve` reads it.
+AnyModelConfig = Annotated[
+    Annotated[ViTConfig, Tag("vit")]
+    | Annotated[UnresolvedConfig, Tag("own")]
+    | Annotated[InstanceOf[SerializeAsAny[ModelConfig]], Tag("ready")],
+    Discriminator(_tag),
+]
 
 # name: width, depth, heads. B, L and H are the paper's table 1; Ti and S are DeiT's.
 SIZES = {

@@ -10,7 +10,19 @@ from vitral.errors import RecipeError
 from vitral.model.config import ViTConfig
 
 
-class Linear(nn.Module):
+class PatchStem(nn.Module):
+    """What all stems share. Most learn all that they are, and look at no picture before the first step."""
+
+    def fit(self, images: Tensor) -> None:  # (B, C, H, W)
+        """Measure what is not learned, on images as the model will see them."""
+        return
+
+    def refit_norms(self, batches: Iterable[Tensor]) -> None:  # each (B, C, H, W)
+        """Measure the means and variances of BatchNorms anew, as the weights are now."""
+        return
+
+
+class Linear(PatchStem):
     """Each patch becomes a token by one matrix E. A convolution whose stride is its size does just that: it cuts,
     flattens and multiplies. (`patchify` in patches.py cuts by hand; a test shows that both ways are equal.)"""
 
@@ -24,7 +36,7 @@ class Linear(nn.Module):
         return self.proj(images).flatten(2).transpose(1, 2)  # the grid (B, D, H/P, W/P), read row by row
 
 
-class Conv(nn.Module):
+class Conv(PatchStem):
     """3×3 convolutions that halve the image until a pixel is a patch, with GELUs between, then the matrix."""
 
     def __init__(self, config: ViTConfig) -> None:
@@ -42,7 +54,7 @@ class Conv(nn.Module):
         return self.proj(self.convs(images)).flatten(2).transpose(1, 2)
 
 
-class Whitened(nn.Module):
+class Whitened(PatchStem):
     """A first layer that is measured instead of learned, then 3×3 convolutions, each with a pool that halves the image.
 
     The first layer takes 2×2 pixels apart into their principal components, all made equally large: neighbours on a
@@ -68,17 +80,16 @@ class Whitened(nn.Module):
             self.convs.append(nn.GELU("tanh"))
 
     @torch.no_grad()
-    def measure(self, images: Tensor) -> None:  # (B, C, H, W)
-        """Find the principal components of 2×2 pixels in these images, as the model will see them."""
-        pixels = images.unfold(2, 2, 1).unfold(3, 2, 1)  # (B, C, H − 1, W − 1, 2, 2)
+    def fit(self, images: Tensor) -> None:  # (B, C, H, W)
+        """Find the principal components of 2×2 pixels."""
+        pixels = images.to(self.whiten.dtype).unfold(2, 2, 1).unfold(3, 2, 1)  # (B, C, H − 1, W − 1, 2, 2)
         values = pixels.permute(0, 2, 3, 1, 4, 5).flatten(0, 2).flatten(1).double()  # (n, 4C)
         sizes, components = torch.linalg.eigh(values.T @ values / len(values))  # a column each
         whitened = (components / (sizes + 5e-4).sqrt()).T.reshape(-1, *self.whiten.shape[1:])
         self.whiten.copy_(torch.cat([whitened, -whitened]))
 
     @torch.no_grad()
-    def settle(self, batches: Iterable[Tensor]) -> None:  # each (B, C, H, W)
-        """Measure the means and variances of the BatchNorms anew, as the weights are now."""
+    def refit_norms(self, batches: Iterable[Tensor]) -> None:  # each (B, C, H, W)
         norms, training = [layer for layer in self.convs if isinstance(layer, nn.BatchNorm2d)], self.training
         for norm in norms:
             norm.reset_running_stats()
@@ -105,4 +116,4 @@ def _channels_known(config: ViTConfig) -> None:
         )
 
 
-STEMS: dict[str, type[Linear] | type[Conv] | type[Whitened]] = {"linear": Linear, "conv": Conv, "whitened": Whitened}
+STEMS: dict[str, type[PatchStem]] = {"linear": Linear, "conv": Conv, "whitened": Whitened}

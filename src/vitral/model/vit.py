@@ -17,15 +17,16 @@ name are in stems.py, positions.py, mlps.py, norms.py, pools.py and heads.py. Pa
 largest library of such models, gives them: most checkpoints fit as they are.
 """
 
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from vitral.errors import DataError
 from vitral.model.config import Regularise, ViTConfig
 from vitral.model.heads import HEADS, PRE_LOGITS
+from vitral.model.interface import Model
 from vitral.model.mlps import MLPS
 from vitral.model.norms import Drop, fill_matrix, layer_scale, norm
 from vitral.model.patches import select_patches
@@ -98,7 +99,7 @@ class Block(nn.Module):
         return self.drop(self.ls2(self.mlp(self.norm2(tokens)))) + tokens  # (3)
 
 
-class ViT(nn.Module):
+class ViT(Model):
     """A Vision Transformer, described by its config and nothing else.
 
     >>> model = ViT(ViTConfig(image_size=32, patch_size=8, width=64, depth=2, heads=4, classes=10))
@@ -106,7 +107,10 @@ class ViT(nn.Module):
     torch.Size([1, 10])
     """
 
+    config: ViTConfig
     head: nn.Module  # and, by the config, cls_token, dist_token, reg_token, head_dist
+
+    attends, drops_patches, any_size, splits = True, True, True, True
 
     def __init__(self, config: ViTConfig, regularise: Regularise | None = None) -> None:
         super().__init__()
@@ -154,31 +158,16 @@ class ViT(nn.Module):
         """What each classifier sees: the class token, in the paper. It shows no patch, and has gathered from all."""
         return [self.fc_norm(view) for view in POOLS[self.config.pool.kind](tokens, self.config)]
 
-    def pool(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, D)
-        """What the classifier sees, for those who want features; of two, the mean."""
-        return torch.stack(self.views(tokens)).mean(dim=0)
-
-    def logits(self, tokens: Tensor) -> tuple[Tensor, ...]:  # (B, T, D) → (B, classes), one tensor a classifier
+    def classify(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:  # each (B, D) → each (B, classes)
         """One classifier in the paper. A distilled model has a second one, and `forward` gives their mean."""
-        views = zip(self.config.classifiers, self.views(tokens), strict=True)
-        return tuple(getattr(self, name)(self.pre_logits(view)) for name, view in views)
+        seen = zip(self.config.classifiers, views, strict=True)
+        return tuple(getattr(self, name)(self.pre_logits(view)) for name, view in seen)
+
+    def head_tokens(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, t, D)
+        return self.features(images, keep, self.config.tokens_seen)
 
     def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, classes)
-        return torch.stack(self.logits(self.features(images, keep, self.config.tokens_seen))).mean(dim=0)
-
-    def grid_of(self, images: Tensor) -> tuple[int, int]:
-        """How many patches the images have: (down, across). Any size will do that is a whole number of patches."""
-        _, channels, height, width = images.shape
-        patch = self.config.patch_size
-        if channels != self.config.channels:
-            raise DataError(f"The images have {channels} channels, and the model takes {self.config.channels}.")
-        if height % patch or width % patch or 0 in (height, width):
-            below = "×".join(str(max(side // patch, 1) * patch) for side in (height, width))
-            above = "×".join(str(max(-(-side // patch), 1) * patch) for side in (height, width))
-            raise DataError(
-                f"Patches of {patch} pixels do not divide images of {height}×{width}. Try {below} or {above}."
-            )
-        return height // patch, width // patch
+        return torch.stack(self.logits(self.head_tokens(images, keep))).mean(dim=0)
 
     def at(self, image_size: int | tuple[int, int]) -> Self:
         """A copy of the model made for another image size: its position table is resampled once, here, not in use."""
@@ -190,6 +179,55 @@ class ViT(nn.Module):
         for ours, theirs in zip(self.parameters(), model.parameters(), strict=True):
             theirs.requires_grad_(ours.requires_grad)
         return model.train(self.training)
+
+    def patch_tokens(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, N, D)
+        return tokens[:, self.config.extra :]
+
+    def tokens_after(self, images: Tensor, depth: int) -> Tensor:  # (B, C, H, W) → (B, T, D)
+        tokens = self.embed(images)
+        for block in self.blocks[:depth]:
+            tokens = block(tokens)
+        return tokens
+
+    def head_tokens_from(self, tokens: Tensor, depth: int) -> Tensor:  # (B, T, D) → (B, t, D)
+        for block in self.blocks[depth:-1]:
+            tokens = block(tokens)
+        if depth < len(self.blocks):
+            tokens = self.blocks[-1](tokens, self.config.tokens_seen)
+        return self.norm(tokens)
+
+    def matrices(self) -> dict[str, int]:
+        """Those of the blocks, of which q, k and v lie in one, and the convolutions of a stem."""
+        layers = [f"{name}.weight" for name, layer in self.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+        inside = [name for name in layers if name.startswith(("blocks.", "patch_embed.convs."))]
+        return {name: 3 if name.endswith("qkv.weight") else 1 for name in inside}
+
+    def fit_inputs(self, images: Tensor) -> None:
+        self.patch_embed.fit(images)
+
+    def refit_norms(self, batches: Iterable[Tensor]) -> None:
+        self.patch_embed.refit_norms(batches)
+
+    def step_words(self) -> dict[str, str]:
+        measures = self.config.stem.kind == "whitened"
+        return {
+            "patch_embed": "measured: principal components" if measures else "cut into patches, each times E",
+            "patch_embed.proj": "each patch times E",
+            "cls_token": "the class token, before the patches",
+            "dist_token": "the distillation token, before the patches",
+            "reg_token": "registers, before the patches",
+            "pos_embed": "positions, added to the tokens",
+            "blocks.*.attn.qkv": "queries, keys, values",
+            "blocks.*.attn.position_bias": "queries with distances",
+            "blocks.*.attn": "softmax(q kᵀ / √d) v",
+            "blocks.*.attn.proj": "heads mixed; added to the tokens",
+            "blocks.*.mlp.fc1": f"up, then {self.config.mlp.kind}",
+            "blocks.*.mlp.fc2": "down; added to the tokens",
+            "pool": f"what the head sees: {self.config.pool.kind}",
+            "pre_logits": "a hidden layer, then tanh",
+            "head": "a logit per class",
+            "head_dist": "a logit per class",
+        }
 
     @torch.no_grad()
     def initialise(self) -> None:

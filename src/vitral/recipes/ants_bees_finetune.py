@@ -4,8 +4,9 @@
 on one busy core.
 """
 
-from vitral.recipe import Init, Recipe
+from vitral.recipe import Recipe
 from vitral.recipes.tiny16 import CHANGED, WEIGHTS, gentle, photographs, tiny16
+from vitral.training.config import Init
 
 ants_bees_finetune = Recipe(
     model=tiny16(),

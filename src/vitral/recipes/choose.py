@@ -15,8 +15,9 @@ from vitral.data.config import Augment
 from vitral.data.decode import describe
 from vitral.data.sources import Index, open_source
 from vitral.errors import DataError
-from vitral.recipe import Init, Recipe
+from vitral.recipe import Recipe
 from vitral.recipes.quick import quick_model, quick_train
+from vitral.training.config import Init
 
 LOOKED_AT = 100  # pictures whose size is read
 PHOTOGRAPH = 56  # pixels: from here on pictures are taken to be photographs, and made smaller
@@ -119,7 +120,7 @@ def _from_weights(given: Mapping[str, Any], index: Index) -> Chosen:
     recipe = Recipe().changed(settings | MODES[mode])
     learns = {"probe": "only the head learns", "gentle": "the first blocks learn least", "full": "all of it learns"}
     reasons: dict[str, str | tuple[str, ...]] = {
-        f"The model is that of {weights}: {config.width} wide, {config.depth} blocks.": "model.",
+        f"The model is that of {weights}: {config.words}.": "model.",
         f"{count:,} pictures to learn from: {mode}, {learns.get(mode)} (init.mode).": "init.mode",
         f"{batch} pictures a step, {recipe.train.epochs} epochs.": ("train.batch_size", "train.epochs", "train.budget"),
     }

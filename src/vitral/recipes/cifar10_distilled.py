@@ -7,8 +7,8 @@ without the teacher (`cifar10`: 85.1 ± 0.3 %), if its one pass through the pict
 (0.3 to 1.7, Welch). All by train.budget=…steps. What was tried: docs/decisions/0013-a-teacher-that-shows.md.
 """
 
-from vitral.recipe import Teacher
 from vitral.recipes.cifar10 import cifar10
+from vitral.training.config import Teacher
 
 # The teacher looks at each picture once, a minute or more of the ten; at every step it would take half of them.
 cifar10_distilled = cifar10.model_copy(

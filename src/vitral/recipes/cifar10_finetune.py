@@ -9,8 +9,9 @@ tried at 96 pixels.
 """
 
 from vitral.data.config import Augment, Data
-from vitral.recipe import AdamW, Init, Recipe, Train
+from vitral.recipe import Recipe
 from vitral.recipes.tiny16 import WEIGHTS, tiny16
+from vitral.training.config import AdamW, Init, Train
 
 cifar10_finetune = Recipe(
     model=tiny16(image_size=96),

@@ -6,7 +6,8 @@ AVX2, no GPU), Vitral 0.1.0, torch 2.13.0. How it was chosen: docs/decisions/000
 
 from vitral.data.config import Augment, Data
 from vitral.model.config import Positions, ViTConfig
-from vitral.recipe import Muon, Recipe, Schedule, Train
+from vitral.recipe import Recipe
+from vitral.training.config import Muon, Schedule, Train
 
 digits = Recipe(
     model=ViTConfig(

@@ -5,8 +5,9 @@ pictures are from has 69 of 75 with a frozen ViT-B/16, which is fifteen times as
 Over all 300 pictures, each held out once: 290 right, 96.7 % (94.0 to 98.2 %; python benchmarks/folds.py food-features).
 """
 
-from vitral.recipe import AdamW, Init, Recipe, Train
+from vitral.recipe import Recipe
 from vitral.recipes.tiny16 import WEIGHTS, photographs, tiny16
+from vitral.training.config import AdamW, Init, Train
 
 food_features = Recipe(
     model=tiny16(),

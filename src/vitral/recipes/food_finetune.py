@@ -5,8 +5,9 @@ one busy core.
 Over all 300 pictures, each held out once: 293 right, 97.7 % (95.3 to 98.9 %; python benchmarks/folds.py food-finetune).
 """
 
-from vitral.recipe import Init, Recipe
+from vitral.recipe import Recipe
 from vitral.recipes.tiny16 import CHANGED, WEIGHTS, gentle, photographs, tiny16
+from vitral.training.config import Init
 
 food_finetune = Recipe(
     model=tiny16(),

@@ -6,8 +6,9 @@ data.source=imagenette-mini train.epochs=4), 97.7 ± 0.3 % (97.5, 98.0, 97.5: se
 core.
 """
 
-from vitral.recipe import AdamW, Init, Recipe, Train
+from vitral.recipe import Recipe
 from vitral.recipes.tiny16 import WEIGHTS, photographs, tiny16
+from vitral.training.config import AdamW, Init, Train
 
 imagenette_mini_probe = Recipe(
     model=tiny16(),

@@ -35,7 +35,8 @@ from typing import Literal, NamedTuple
 
 from vitral.data.config import Augment, Data
 from vitral.model.config import Head, Regularise, ViTConfig
-from vitral.recipe import SGD, AdamW, Init, Recipe, Schedule, Train
+from vitral.recipe import Recipe
+from vitral.training.config import SGD, AdamW, Init, Schedule, Train
 
 BATCH, WARMUP_STEPS = 4096, 10_000
 FINETUNED = {"B/16": 384, "B/32": 384, "L/16": 512, "L/32": 384, "H/14": 518}  # pixels

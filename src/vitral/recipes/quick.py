@@ -4,7 +4,7 @@ How it was found, and what each part of it is worth: docs/decisions/0009-the-qui
 """
 
 from vitral.model.config import Attend, Blocks, Mlp, Pool, Stem, Tokens, ViTConfig
-from vitral.recipe import Muon, Rising, Schedule, Train
+from vitral.training.config import Muon, Rising, Schedule, Train
 
 
 def quick_model(image_size: int | tuple[int, int], patch_size: int, channels: int = 0, classes: int = 0) -> ViTConfig:

@@ -5,7 +5,7 @@ The weights `vit_tiny_patch16_224` (augreg, ImageNet-21k and then ImageNet) are 
 
 from vitral.data.config import Augment, Data, Scale
 from vitral.model.config import ViTConfig
-from vitral.recipe import AdamW, Train
+from vitral.training.config import AdamW, Train
 
 WEIGHTS = "vit_tiny_patch16_224"
 

@@ -11,7 +11,8 @@ All of train and no validation set, pixels from 0 to 1, no augmentation, as in t
 
 from vitral.data.config import Data
 from vitral.model.config import Blocks, Mlp, Pool, ViTConfig
-from vitral.recipe import AdamW, Recipe, Schedule, Train
+from vitral.recipe import Recipe
+from vitral.training.config import AdamW, Schedule, Train
 
 tutorial_cifar10_b = Recipe(
     model=ViTConfig(

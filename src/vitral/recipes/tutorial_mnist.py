@@ -9,7 +9,8 @@ All of train and no validation set, pixels from 0 to 1, no augmentation, as in t
 
 from vitral.data.config import Data
 from vitral.model.config import Blocks, Pool, Positions, ViTConfig
-from vitral.recipe import Adam, Recipe, Schedule, Train
+from vitral.recipe import Recipe
+from vitral.training.config import Adam, Schedule, Train
 
 tutorial_mnist = Recipe(
     model=ViTConfig(

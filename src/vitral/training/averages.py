@@ -4,13 +4,13 @@ from copy import deepcopy
 
 import torch
 
-from vitral.model.vit import ViT
+from vitral.model.interface import Model
 
 
 class Average:
     """An exponential moving average. With decay 0 it is the model itself."""
 
-    def __init__(self, model: ViT, decay: float) -> None:
+    def __init__(self, model: Model, decay: float) -> None:
         self.decay = decay
         self.trained = model
         self.model = deepcopy(model).requires_grad_(False) if decay else model

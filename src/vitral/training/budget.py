@@ -92,7 +92,7 @@ def _tried(plan: Plan, most: float, clock: Callable[[], float], progress: float)
         for step, batch in stream:
             began = clock()
             learner.gradients(step, batch, progress)
-            learner.move(step, 0.0)
+            learner.update(step, 0.0)
             times.append(clock() - began)
             if len(times) >= 20 or sum(times[1:]) > most:  # the first one may take long: compiling, memory
                 break

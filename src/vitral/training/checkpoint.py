@@ -8,6 +8,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -22,7 +23,7 @@ KEPT = 2
 
 
 @dataclass
-class Progress:
+class TrainingState:
     """How far a training is."""
 
     step: int = 0
@@ -30,17 +31,17 @@ class Progress:
     corrected_at: int = 0
     corrected: int = 0
     stepping: float = 0.0  # seconds, of steps and validation alone
-    timed: int = 0  # steps that these seconds are of: the first of a sitting also sets things up, and is not
-    seconds: float = 0.0  # of training, all sittings together
+    timed: int = 0  # steps that these seconds are of: the first of a session also sets things up, and is not
+    seconds: float = 0.0  # of training, all sessions together
     metrics: int = 0  # bytes of metrics.jsonl that belong to it
     losses: list[float] = field(default_factory=list)  # of the steps of the epoch that is under way
-    right: list[float] = field(default_factory=list)  # and the share of each batch that was right
+    figures: dict[str, list[float]] = field(default_factory=dict)  # and what else their objective tells of them
     best: float | None = None  # validation figure of the best epoch, where one is chosen
     least_loss: float | None = None  # in validation
     since: int = 0  # epochs without a smaller one
 
 
-def write_checkpoint(folder: Path, progress: Progress, tensors: dict[str, Tensor]) -> Path:
+def write_checkpoint(folder: Path, progress: TrainingState, tensors: dict[str, Tensor]) -> Path:
     """Write, flush, rename; then remove the oldest."""
     folder.mkdir(exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
@@ -52,7 +53,7 @@ def write_checkpoint(folder: Path, progress: Progress, tensors: dict[str, Tensor
     return path
 
 
-def read_checkpoint(folder: Path) -> tuple[Progress, dict[str, Tensor], list[str]] | None:
+def read_checkpoint(folder: Path) -> tuple[TrainingState, dict[str, Tensor], list[str]] | None:
     """The newest that is whole, and a sentence on each newer one that is not; None where there is none."""
     damaged: list[str] = []
     for path in _newest_first(folder):
@@ -62,12 +63,19 @@ def read_checkpoint(folder: Path) -> tuple[Progress, dict[str, Tensor], list[str
                 told = json.loads(file.metadata()["vitral"])
             if _sha256(tensors) != told["sha256"]:
                 raise ValueError("its tensors are not those that were written")
-            return Progress(**told["progress"]), tensors, damaged
+            return _state(told["progress"]), tensors, damaged
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             damaged.append(f"The checkpoint {path.name} is damaged ({error}) and was passed over.")
     if damaged:
         raise RunError(f"No checkpoint in {folder} is whole: {' '.join(damaged)}")
     return None
+
+
+def _state(stored: dict[str, Any]) -> TrainingState:
+    """Before objectives had names for their figures there was one: `right`, the share of each batch that was."""
+    if "right" in stored:
+        stored["figures"] = {"accuracy": stored.pop("right")}
+    return TrainingState(**stored)
 
 
 def _newest_first(folder: Path) -> list[Path]:

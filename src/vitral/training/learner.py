@@ -1,33 +1,34 @@
 """What learns: the model, its average and its optimizers; one step of it; and all that an exact resume needs."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, interpolate
+from torch.nn.functional import interpolate
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import clip_grad_norm_
 
 from vitral.data.batches import Batch, Batches
 from vitral.data.randomness import uniform
-from vitral.model.stems import Whitened
-from vitral.model.vit import ViT
-from vitral.recipe import Course, Fixed, Init, Train
+from vitral.model.interface import Layer, Model
 from vitral.training.averages import Average
-from vitral.training.frozen import freeze
-from vitral.training.lesson import Lesson, MapLesson, Pupil
+from vitral.training.config import Fixed, Init, Ramp, Train
+from vitral.training.objectives import Objective
+from vitral.training.objectives.classification import Classification
 from vitral.training.optimizers import make_optimizers
 
-Rest = Callable[[ViT, Tensor], Tensor]
+ForwardTail = Callable[..., Tensor]  # (model, what frozen blocks made of images) → (B, classes)
 
-GENTLE = 0.75  # of the next block's rate
-SETTLING = 8  # batches that BatchNorms are measured on in the end
+REFIT = 8  # batches that BatchNorms are measured on in the end
 
 
 class Learner:
@@ -35,107 +36,107 @@ class Learner:
 
     def __init__(
         self,
-        model: ViT,
+        model: Model,
         train: Train,
-        class_weights: Tensor | None,
+        objective: Objective | None = None,
         init: Init | None = None,
-        rest: Rest | None = None,
-        lesson: Lesson | None = None,
+        forward_tail: ForwardTail | None = None,
     ) -> None:
-        """`rest`: what is left of the model where batches hold the tokens of its frozen blocks; `lesson`: a teacher."""
-        self.model, self.train, self.class_weights, self.rest = model, train, class_weights, rest
-        self.init, self.lesson = init or Init(), lesson
+        """`forward_tail`: what is left of the model where batches hold what its frozen blocks made of the images."""
+        self.model, self.train, self.forward_tail = model, train, forward_tail
+        self.objective, self.init = objective or Classification(), init or Init()
         self.average = Average(model, train.ema)
-        gentle = {"layer_decay": train.layer_decay * GENTLE} if self.init.mode == "gentle" else {}
-        self.optimizers = make_optimizers(model, train.model_copy(update=gentle), later=self.init.thaw > 0)
+        self.optimizers = make_optimizers(
+            model,
+            train.optimizer,
+            train.layer_decay * self.init.layer_decay,
+            later=self.init.thaw > 0,
+            extra=self.objective,
+        )
         self.best: dict[str, Tensor] = {}  # the weights of the best epoch, where `choose` asks for them
         self.device = next(model.parameters()).device
-        self.use(precision="float32", compiled=False)
+        self.objective.to(self.device)
+        self.set_precision("float32", compiled=False)
 
-    def use(self, precision: str, compiled: bool) -> None:
+    @property
+    def layers(self) -> list[Layer]:
+        """Those of the model, and what its objective learns beside it."""
+        layers, extra = self.model.layers(), dict(self.objective.named_parameters())
+        return [*layers, Layer("objective", layers[-1].depth, extra, "head")] if extra else layers
+
+    def set_precision(self, precision: str, compiled: bool) -> None:
         """How to compute from now on."""
         self.precision, self.compiled = precision, compiled
-        self.forward: Callable[..., Tensor] = torch.compile(self.model, dynamic=False) if compiled else self.model
-        if self.rest:
-            self.forward = partial(self.rest, self.model)
+        self.forward: Any = torch.compile(self.model, dynamic=False) if compiled else self.model
+        if self.forward_tail:
+            self.forward = partial(self.forward_tail, self.model)
 
     def copy(self) -> "Learner":
         """One to try something out with. It begins anew, from the same weights."""
-        copied = Learner(deepcopy(self.model), self.train, self.class_weights, self.init, self.rest, self.lesson)
-        copied.use(self.precision, self.compiled)
+        copied = Learner(deepcopy(self.model), self.train, self.objective.copy(), self.init, self.forward_tail)
+        copied.set_precision(self.precision, self.compiled)
         return copied
 
-    def gradients(self, step: int, batch: Batch, progress: float) -> tuple[Tensor, Tensor]:
-        """The loss of a batch and the share that was right, both (); the gradients are in the model.
+    def gradients(self, step: int, batch: Batch, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a batch and its figures, each (); the gradients are in the model.
 
         `progress`, 0 to 1, says how far the training is: at first it may look at fewer patches or smaller pictures.
         """
         self._thaw(progress)
-        self.model.patch_embed.train(_learns(self.model.patch_embed))  # else what a BatchNorm remembers stays, too
-        self.buffers = [buffer.clone() for buffer in self.model.buffers()]  # as they were: see `forget`
-        count, parts = len(batch.labels), self.train.accumulate
-        loss, right = torch.zeros((), device=self.device), torch.zeros((), device=self.device)
+        for norm in _batch_norms(self.model):  # what a frozen one remembers stays, too
+            norm.train(_learns(norm))
+        self.buffers = [buffer.clone() for buffer in self._buffers()]  # as they were: see `discard`
+        count, parts = len(batch.samples), self.train.accumulate
+        loss, figures = torch.zeros((), device=self.device), dict[str, Tensor]()
+        short = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
         for part in range(parts):
             rows = slice(count * part // parts, count * (part + 1) // parts)
             if rows.start == rows.stop:
                 continue
-            images = self._sized(batch.images[rows].to(self.device), progress)
-            keep = self._kept(images, batch.samples[rows], step, progress)
-            short = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
+            seen = self._view(batch.rows(rows), step, progress)
             with _reseeded(self.train, step, part), short:
-                heads, patches = self._heads(images, keep)
-            heads = [one.to(images.dtype) for one in heads]
-            logits = torch.stack(heads).mean(dim=0)
-            mean = cross_entropy(
-                logits if self.lesson is None else heads[0],
-                batch.targets[rows].to(self.device),
-                weight=self.class_weights,
-                label_smoothing=self.train.label_smoothing,
-            )
-            if self.lesson:  # the class token learns from the label, another one or the patches from the teacher
-                pupil = Pupil(heads[-1], patches.to(images.dtype), keep, self.model.grid_of(images))
-                weight = self.lesson.asked.weight
-                mean = (1 - weight) * mean + weight * self.lesson.loss(batch, rows, pupil)
-            share = len(logits) / count
+                mean, named = self.objective.loss(self.forward, seen, step, progress)
+            share = len(seen.samples) / count
             (mean * share).backward()
             loss += mean.detach() * share
-            right += (logits.detach().argmax(dim=1) == batch.labels[rows].to(self.device)).sum() / count
-        return loss, right
+            for name, value in named.items():
+                figures[name] = figures.get(name, 0.0) + value.detach() * share
+        return loss, figures
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """The last gradients, and what a BatchNorm remembers of that batch."""
         self.optimizers.zero_grad()
-        for buffer, before in zip(self.model.buffers(), self.buffers, strict=True):
+        for buffer, before in zip(self._buffers(), self.buffers, strict=True):
             buffer.copy_(before)
 
-    def settle(self, batches: Batches, after: int, progress: float) -> None:
+    def refit_norms(self, batches: Batches, after: int, progress: float) -> None:
         """Measure what BatchNorms remember anew, for the weights of the result: after few steps, or with averaged
         weights, it is not what these weights make of the pictures."""
         self._thaw(progress)  # a run that goes on after its last step takes no other, and nothing has thawed yet
-        stem = self.average.model.patch_embed
-        if isinstance(stem, Whitened) and _learns(self.model.patch_embed):
+        if any(_learns(norm) for norm in _batch_norms(self.model)):
             stream = batches.starting_at(after + 1)
-            stem.settle(batch.images.to(self.device) for _, batch in islice(stream, SETTLING))
+            self.average.model.refit_norms(batch.images.to(self.device) for _, batch in islice(stream, REFIT))
             stream.close()
 
-    def move(self, step: int, share: float) -> None:
+    def update(self, step: int, share: float) -> None:
         """The gradients become a step, at this share of the full learning rate."""
         if self.train.clip:
-            clip_grad_norm_(self.model.parameters(), self.train.clip)
+            clip_grad_norm_([*self.model.parameters(), *self.objective.parameters()], self.train.clip)
         self.optimizers.set_share(share)
         self.optimizers.step()
         self.optimizers.zero_grad()
         self.average.update(step)
+        self.objective.after_step(self.model, step)
 
     def patches_seen(self, progress: float) -> float:
         """The share of the patches that is looked at by then."""
         return _share(self.train.patches, progress) * _share(self.train.image_size, progress) ** 2
 
-    def remember(self) -> None:
+    def keep_best(self) -> None:
         """These weights are the best so far."""
         self.best = {name: tensor.clone() for name, tensor in self.average.model.state_dict().items()}
 
-    def result(self) -> ViT:
+    def result(self) -> Model:
         """The model to use."""
         if self.best:
             self.average.model.load_state_dict(self.best)
@@ -143,48 +144,64 @@ class Learner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything, by name."""
-        groups = {"model": self.model.state_dict(), "optimizer": self.optimizers.tensors(), "best": self.best}
+        groups = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizers.tensors(),
+            "best": self.best,
+            "objective": self.objective.state_dict(),
+        }
         if self.average.model is not self.model:
             groups["average"] = self.average.model.state_dict()
         return {f"{group}.{name}": tensor for group, some in groups.items() for name, tensor in some.items()}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """What `tensors` gave."""
-        groups: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "best": {}, "average": {}}
+        groups: dict[str, dict[str, Tensor]] = {
+            group: {} for group in ("model", "optimizer", "best", "average", "objective")
+        }
         for name, tensor in tensors.items():
             group, _, rest = name.partition(".")
             groups[group][rest] = tensor.to(self.device) if group != "optimizer" else tensor
         self.model.load_state_dict(groups["model"])
+        self.objective.load_state_dict(groups["objective"])
         if self.average.model is not self.model:
             self.average.model.load_state_dict(groups["average"])
         self.optimizers.restore(groups["optimizer"])
         self.best = groups["best"]
 
-    def _heads(self, images: Tensor, keep: Tensor | None) -> tuple[Sequence[Tensor], Tensor]:
-        """The logits, (B, classes) each: with a teacher those of each classifier, else their mean; and the tokens of
-        the patches, (B, K, D), if the teacher speaks of them."""
-        if self.lesson:
-            seen = None if isinstance(self.lesson, MapLesson) else self.model.config.tokens_seen
-            tokens = self.model.features(images, keep, seen)
-            return self.model.logits(tokens), tokens[:, self.model.config.extra :]
-        return [self.forward(images) if self.rest else self.forward(images, keep)], images
+    def _buffers(self) -> list[Tensor]:
+        return [*self.model.buffers(), *self.objective.buffers()]
+
+    def _view(self, batch: Batch, step: int, progress: float) -> Batch:
+        """What there is to see of a batch at this step, on the device."""
+        images = batch.images.to(self.device)
+        smaller = self._sized(images, progress)
+        return replace(
+            batch,
+            images=smaller,
+            labels=batch.labels.to(self.device),
+            targets=batch.targets.to(self.device),
+            more_views=tuple(view.to(self.device) for view in batch.more_views),
+            full_size=batch.images if smaller is not images else None,
+            keep=self._keep(smaller, batch.samples, step, progress),
+        )
 
     def _thaw(self, progress: float) -> None:
         """Frozen blocks begin to learn one after another, the last one first, and the embedding in the end."""
         if not self.init.thaw:
             return
         share = max(0.0, 1 - progress / self.init.thaw)
-        freeze(self.model, math.ceil(self.init.freeze * share), trunk=False)
+        freeze(self.model, math.ceil(self.init.freeze * share))
 
     def _sized(self, images: Tensor, progress: float) -> Tensor:  # (B, C, H, W) → (B, C, H', W')
         share = _share(self.train.image_size, progress)
         if share == 1:
             return images
-        patch = self.model.config.patch_size
-        size = [max(patch, round(side * share / patch) * patch) for side in images.shape[2:]]
+        stride = self.model.config.stride
+        size = [max(stride, round(side * share / stride) * stride) for side in images.shape[2:]]
         return interpolate(images, size, mode="bilinear", antialias=True)
 
-    def _kept(self, images: Tensor, samples: NDArray[np.int64], step: int, progress: float) -> Tensor | None:
+    def _keep(self, images: Tensor, samples: NDArray[np.int64], step: int, progress: float) -> Tensor | None:
         """(B, K): the patches that are looked at, another random choice for each picture; None: all."""
         share = _share(self.train.patches, progress)
         if share == 1:
@@ -195,14 +212,32 @@ class Learner:
         return torch.from_numpy(chosen).to(self.device)
 
 
+def freeze(model: Model, blocks: int) -> None:
+    """The embedding and the first blocks stay as they are; of none, everything learns."""
+    for layer in model.layers():
+        for parameter in layer.parameters.values():
+            parameter.requires_grad_(blocks == 0 or layer.depth > blocks)
+
+
+def freeze_trunk(model: Model) -> None:
+    """Only what stands above the trunk learns."""
+    for layer in model.layers():
+        for parameter in layer.parameters.values():
+            parameter.requires_grad_(layer.part != "trunk")
+
+
 def _learns(module: nn.Module) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
-def _share(course: Course, progress: float) -> float:
-    if isinstance(course, Fixed):
+def _batch_norms(model: Model) -> list[nn.Module]:
+    return [module for module in model.modules() if isinstance(module, _BatchNorm)]
+
+
+def _share(ramp: Ramp, progress: float) -> float:
+    if isinstance(ramp, Fixed):
         return 1.0
-    return min(1.0, course.start + (1 - course.start) * progress / course.until)
+    return min(1.0, ramp.start + (1 - ramp.start) * progress / ramp.until)
 
 
 @contextmanager
@@ -211,9 +246,6 @@ def _reseeded(train: Train, step: int, part: int) -> Iterator[None]:
 
     The caller's are left as they were.
     """
-    if train.regularise == type(train.regularise)():
-        yield
-        return
     before = torch.get_rng_state()
     torch.manual_seed(int(uniform(train.seed, "model", epoch=step, samples=[part])[0, 0] * 2**53))
     try:

@@ -5,17 +5,18 @@ nothing in here prints. Closing it saves what there is.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
 from vitral.errors import RecipeError
+from vitral.plugin import Code, Plugin, load_plugins
 from vitral.recipe import Recipe
 from vitral.run import Choices, Run
 from vitral.training.preparation import Plan, prepare
-from vitral.training.sitting import Epoch, Sitting, what_to_do
+from vitral.training.session import Epoch, Session, what_to_do
 
 SAVE_EVERY = 30.0  # seconds between checkpoints
 
@@ -51,6 +52,7 @@ class Step:
     loss: Tensor  # (), on the device
     learning_rate: float
     waited: float  # seconds until the batch was there
+    figures: Mapping[str, Tensor] = field(default_factory=dict)  # each (): what else the objective tells
 
 
 @dataclass(frozen=True)
@@ -90,17 +92,19 @@ def train(
     listeners: Iterable[Listener] = (),
     save_every: float = SAVE_EVERY,
     began: float | None = None,
+    code: Code = (),
 ) -> Run:
     """Train as the recipe asks, and return the run.
 
     `out` is its folder; without it, the next free one in `runs/`. With `resume`, what was begun there goes on, to the
     bit as if it had never stopped, and the recipe may be left out. Checkpoints are written every `save_every` seconds.
-    A budget counts from `began`, by `time.perf_counter`; without it, from now.
+    A budget counts from `began`, by `time.perf_counter`; without it, from now. `code`: files of Python that may be run,
+    where a run that goes on was begun with one.
     """
     if isinstance(recipe, str | Path):
         raise RecipeError(f"train takes a Recipe: train(find_recipe({str(recipe)!r})), which vitral.recipes has.")
     listeners = list(listeners)
-    happening = events(recipe, out=out, resume=resume, save_every=save_every, began=began)
+    happening = events(recipe, out=out, resume=resume, save_every=save_every, began=began, code=code)
     try:
         for event in happening:
             for listener in listeners:
@@ -118,59 +122,63 @@ def events(
     resume: bool = False,
     save_every: float = SAVE_EVERY,
     began: float | None = None,
+    code: Code = (),
 ) -> Generator[Event]:
     """Train, and tell: Packing, Started, then Steps with an Epoch or Saved now and then, then Finished."""
     clock = time.perf_counter() if began is None else began
+    typed = recipe is not None
     recipe, earlier = what_to_do(recipe, out, resume)
     if earlier and earlier.record.state == "finished":
         yield Finished(earlier, earlier.record.seconds or 0.0)
         return
-    plan = yield from _prepared(recipe)
-    sitting = Sitting.begin(recipe, plan, earlier, out, clock)
-    learner, progress = plan.learner, sitting.progress
+    # A recipe that a person has typed names files to be run; one that was stored does not.
+    plugins = load_plugins(recipe.plugins) if typed or earlier is None else earlier.plugins(code)
+    plan = yield from _planned(recipe, plugins)
+    session = Session.begin(recipe, plan, earlier, out, clock)
+    learner, progress = plan.learner, session.progress
     finished = False
     try:
         yield Started(
-            sitting.run,
+            session.run,
             plan,
-            sitting.record.choices,
-            steps=sitting.steps.total,
+            session.record.choices,
+            steps=session.steps.total,
             step=progress.step,
-            expected=sitting.expected,
-            notes=sitting.notes,
+            expected=session.expected,
+            notes=session.notes,
         )
-        if sitting.epoch_is_over:  # it was stopped just there
-            yield sitting.epoch_ends()
+        if session.epoch_is_over:  # it was stopped just there
+            yield session.epoch_ends()
         for step, batch in plan.batches.starting_at(progress.step + 1):
-            if step > sitting.steps.total or sitting.gave_up:
+            if step > session.steps.total or session.gave_up:
                 break
-            loss, right = learner.gradients(step, batch, sitting.share_done(step))
-            sitting.torn = True  # until the step is whole: a kill in between must not be saved
-            if sitting.is_finite(loss, batch):
-                learner.move(step, sitting.rate_share(step))
-            sitting.taken(step, loss, right, batch.waited)
-            sitting.torn = False
-            yield Step(step, loss, learner.optimizers.rate, batch.waited)
-            if sitting.epoch_is_over:
-                yield sitting.epoch_ends()
-            if sitting.due_for_correction and (before := sitting.steps.total) != (now := sitting.correct()):
+            loss, figures = learner.gradients(step, batch, session.share_done(step))
+            session.torn = True  # until the step is whole: a kill in between must not be saved
+            if session.is_finite(loss, batch):
+                learner.update(step, session.rate_share(step))
+            session.taken(step, loss, figures, batch.waited)
+            session.torn = False
+            yield Step(step, loss, learner.optimizers.rate, batch.waited, figures)
+            if session.epoch_is_over:
+                yield session.epoch_ends()
+            if session.due_for_correction and (before := session.steps.total) != (now := session.correct()):
                 yield Corrected(step, before, now)
-            if sitting.unsaved >= save_every:
-                yield Saved(step, sitting.save())
+            if session.unsaved >= save_every:
+                yield Saved(step, session.save())
         finished = True
     finally:
         # Also when the generator is closed or something fails: what was learnt is never lost.
-        sitting.end(finished)
-    yield Finished(sitting.run, sitting.seconds)
+        session.end(finished)
+    yield Finished(session.run, session.seconds)
 
 
-def _prepared(recipe: Recipe) -> Generator[Event, None, Plan]:
+def _planned(recipe: Recipe, plugins: Mapping[str, Plugin]) -> Generator[Event, None, Plan]:
     """The plan, and on the way there how far the packing is."""
-    steps = prepare(recipe)
+    steps = prepare(recipe, plugins=plugins)
     while True:
         try:
-            told = next(steps)
+            progress = next(steps)
         except StopIteration as end:
             plan: Plan = end.value
             return plan
-        yield Packing(*told)
+        yield Packing(progress.done, progress.total, progress.waiting, progress.doing)

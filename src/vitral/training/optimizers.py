@@ -1,15 +1,15 @@
 """How gradients become steps."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vitral.model.vit import Attention, ViT
-from vitral.recipe import SGD, Adam, AdamW, Muon, Train
+from vitral.model.interface import Layer, Model
+from vitral.training.config import SGD, Adam, AdamW, Muon, Optimizer
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at 0, so that five steps are enough
 
@@ -39,29 +39,28 @@ class Optimizers:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
-    def parts(self, model: ViT) -> list["Part"]:
-        """Every part of the model with its rate, from the embedding to the head."""
-        found: dict[tuple[str, float, bool, bool], list[tuple[int, float]]] = defaultdict(list)
-        groups = {
+    def groups(self, layers: Iterable[Layer]) -> list["ParameterGroup"]:
+        """Every layer with its rate, from the embedding to the head."""
+        inside: dict[tuple[str, float, bool, bool], list[tuple[int, float]]] = defaultdict(list)
+        settings = {
             id(parameter): (rate, group["weight_decay"])
             for optimizer, rates in zip(self.optimizers, self.full_rates, strict=True)
             for group, rate in zip(optimizer.param_groups, rates, strict=True)
             for parameter in group["params"]
         }
-        for name, parameter in model.named_parameters():
-            first, number, *_ = f"{name}.".split(".")
-            part = f"blocks.{number}" if first == "blocks" else first if layer_of(name, 1) > 1 else "embedding"
-            rate, decay = groups.get(id(parameter), (0.0, 0.0))
-            alike = (part, rate, id(parameter) in groups, parameter.requires_grad)
-            found[alike].append((parameter.numel(), decay))
+        for layer in layers:
+            for parameter in layer.parameters.values():
+                rate, decay = settings.get(id(parameter), (0.0, 0.0))
+                alike = (layer.name, rate, id(parameter) in settings, parameter.requires_grad)
+                inside[alike].append((parameter.numel(), decay))
         return [
-            Part(
+            ParameterGroup(
                 *alike,
                 numbers=sum(count for count, _ in counted),
                 decay=max(decay for _, decay in counted),
                 decayed=sum(count for count, decay in counted if decay),
             )
-            for alike, counted in found.items()
+            for alike, counted in inside.items()
         ]
 
     def tensors(self) -> dict[str, Tensor]:
@@ -84,7 +83,7 @@ class Optimizers:
 
 
 @dataclass(frozen=True)
-class Part:
+class ParameterGroup:
     """Some of a model's numbers that learn at one rate."""
 
     name: str  # embedding, blocks.0, …, head
@@ -96,15 +95,20 @@ class Part:
     decayed: int  # of the numbers: often the matrices alone
 
 
-def make_optimizers(model: ViT, train: Train, later: bool = False) -> Optimizers:
-    """As the recipe asks. What is frozen is left out, unless it learns `later`."""
-    asked, share = train.optimizer, _layer_shares(model, train.layer_decay)
-    everything = [parameter for parameter in model.parameters() if parameter.requires_grad or later]
-    if isinstance(asked, Muon):
-        return _muon(model, asked, share, everything)
-    decaying = everything if asked.decay_on == "all" else layer_weights(model)
-    groups = _groups(everything, decaying, share, asked.learning_rate, asked.weight_decay)
-    match asked:
+def make_optimizers(
+    model: Model, settings: Optimizer, layer_decay: float = 1.0, later: bool = False, extra: nn.Module | None = None
+) -> Optimizers:
+    """As the recipe asks, for a model and for the modules of its objective, `extra`. What is frozen is left out, unless
+    it learns `later`. Each layer learns at `layer_decay` of the next one's rate."""
+    modules = [model] if extra is None else [model, extra]
+    everything = [p for module in modules for p in module.parameters() if p.requires_grad or later]
+    weights = [weight for module in modules for weight in layer_weights(module)]
+    share = _layer_shares(model, layer_decay)
+    if isinstance(settings, Muon):
+        return _muon(model, settings, share, everything, weights)
+    decaying = everything if settings.decay_on == "all" else weights
+    groups = _groups(everything, decaying, share, settings.learning_rate, settings.weight_decay)
+    match settings:
         case AdamW(betas=betas):
             return Optimizers(torch.optim.AdamW(groups, betas=betas, fused=True))
         case Adam(betas=betas):
@@ -113,16 +117,16 @@ def make_optimizers(model: ViT, train: Train, later: bool = False) -> Optimizers
             return Optimizers(torch.optim.SGD(groups, momentum=momentum, fused=True))
 
 
-def _muon(model: ViT, asked: Muon, share: dict[int, float], everything: list[nn.Parameter]) -> Optimizers:
-    convolutions = [layer for name, layer in model.patch_embed.named_children() if name == "convs"]
-    ids = {id(weight) for module in (model.blocks, *convolutions) for weight in layer_weights(module)}
-    matrices = [parameter for parameter in everything if id(parameter) in ids]
-    others = [parameter for parameter in everything if id(parameter) not in ids]
-    three_in_one = [module.qkv.weight for module in model.modules() if isinstance(module, Attention)]
-    muon = _groups(matrices, matrices, share, asked.learning_rate, asked.weight_decay)
-    adamw = _groups(others, layer_weights(model), share, asked.adamw_learning_rate, asked.adamw_weight_decay)
-    rest = torch.optim.AdamW(adamw, betas=asked.adamw_betas, fused=True)
-    return Optimizers(MuonOptimizer(muon, three_in_one, asked.momentum), rest) if muon else Optimizers(rest)
+def _muon(
+    model: Model, settings: Muon, share: dict[int, float], everything: list[nn.Parameter], weights: list[Tensor]
+) -> Optimizers:
+    stacked = {id(model.get_parameter(name)): count for name, count in model.matrices().items()}
+    matrices = [parameter for parameter in everything if id(parameter) in stacked]
+    others = [parameter for parameter in everything if id(parameter) not in stacked]
+    muon = _groups(matrices, matrices, share, settings.learning_rate, settings.weight_decay)
+    adamw = _groups(others, weights, share, settings.adamw_learning_rate, settings.adamw_weight_decay)
+    rest = torch.optim.AdamW(adamw, betas=settings.adamw_betas, fused=True)
+    return Optimizers(MuonOptimizer(muon, stacked, settings.momentum), rest) if muon else Optimizers(rest)
 
 
 def layer_weights(module: nn.Module) -> list[Tensor]:
@@ -130,18 +134,11 @@ def layer_weights(module: nn.Module) -> list[Tensor]:
     return [layer.weight for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
 
 
-def _layer_shares(model: ViT, decay: float) -> dict[int, float]:
+def _layer_shares(model: Model, decay: float) -> dict[int, float]:
     """For each parameter, by its id, its share of the rate: the head has all of it, the embedding the least."""
-    depth = len(model.blocks)
-    return {id(parameter): decay ** (depth + 1 - layer_of(name, depth)) for name, parameter in model.named_parameters()}
-
-
-def layer_of(name: str, depth: int) -> int:
-    """Of a parameter: 0 in the embedding, n in block n (from 1), depth + 1 above the blocks."""
-    first, *rest = name.split(".")
-    if first == "blocks":
-        return int(rest[0]) + 1
-    return depth + 1 if first in ("norm", "fc_norm", "pre_logits", "head", "head_dist") else 0
+    layers = model.layers()
+    top = max(layer.depth for layer in layers)
+    return {id(p): decay ** (top - layer.depth) for layer in layers for p in layer.parameters.values()}
 
 
 def _groups(
@@ -151,7 +148,7 @@ def _groups(
     ids = {id(weight) for weight in decaying}
     groups: dict[tuple[float, float], list[Any]] = {(rate, decay): [], (rate, 0.0): []}
     for parameter in parameters:
-        key = (rate * share[id(parameter)], decay if id(parameter) in ids else 0.0)
+        key = (rate * share.get(id(parameter), 1.0), decay if id(parameter) in ids else 0.0)
         groups.setdefault(key, []).append(parameter)
     return [{"params": some, "lr": lr, "weight_decay": wd} for (lr, wd), some in groups.items() if some]
 
@@ -165,11 +162,11 @@ class MuonOptimizer(torch.optim.Optimizer):
     def __init__(
         self,
         groups: list[dict[str, Any]],  # with lr and weight_decay each
-        three_in_one: list[Tensor],  # the matrices that hold q, k and v, one above the other: three matrices
+        stacked: Mapping[int, int],  # by the id of a parameter: how many matrices lie in it, one above the other
         momentum: float,
     ) -> None:
         super().__init__(groups, {"momentum": momentum})
-        self.parts = {id(matrix): 3 for matrix in three_in_one}
+        self.stacked = stacked
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -189,7 +186,7 @@ class MuonOptimizer(torch.optim.Optimizer):
             momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
             momentum.lerp_(parameter.grad, 1 - group["momentum"])
             update = parameter.grad.lerp(momentum, group["momentum"])  # Nesterov: a look ahead
-            parts = self.parts.get(id(parameter), 1)
+            parts = self.stacked[id(parameter)]
             # A filter of a convolution is a row.
             for matrix, part in zip(parameter.flatten(1).chunk(parts), update.flatten(1).chunk(parts), strict=True):
                 matrices, updates = alike[matrix.shape]

@@ -5,28 +5,39 @@ import platform
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from vitral.data.batches import Batches, class_weights
-from vitral.data.pack import Pack, Progress, mean_and_std, packing
+from vitral.data.batches import Batches, in_order
+from vitral.data.pack import Pack, mean_and_std, packing
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import RecipeError
-from vitral.evaluation.answers import Answers, answers
-from vitral.model.config import ViTConfig
-from vitral.model.stems import Whitened
-from vitral.model.vit import ViT
-from vitral.recipe import Init, Recipe, Rising, parse_budget
+from vitral.inference import outputs_of_pack
+from vitral.model import build, model_class, resolve
+from vitral.model.config import ModelConfig
+from vitral.model.interface import Model
+from vitral.plugin import Plugin, load_plugins
+from vitral.progress import Progress, drain
+from vitral.recipe import Recipe
 from vitral.run import Choices, DataIdentity, Machine, Record, name_of
-from vitral.training.frozen import Kept, freeze, kept
-from vitral.training.learner import Learner
-from vitral.training.lesson import lesson
+from vitral.training.calibration import calibrate
+from vitral.training.config import Init, Rising, parse_budget
+from vitral.training.feature_cache import CachedFeatures, cache_features
+from vitral.training.learner import Learner, freeze, freeze_trunk
+from vitral.training.objectives import Objective
+from vitral.training.objectives.classification import Classification
+from vitral.training.objectives.distillation import distillation
+from vitral.training.objectives.make import make_objective, objective_class
 from vitral.training.teacher import find_teacher
 from vitral.version import __version__
+from vitral.weights.calibration import Calibration
 from vitral.weights.pretrained import Pretrained, load_pretrained
 from vitral.weights.stored import digest
 
@@ -44,12 +55,28 @@ class Plan:
     start: str | None = None  # a digest of the weights that it starts from, where these are somebody's
     teacher: str | None = None  # a digest of the teacher, where there is one
     about: Mapping[str, str] = field(default_factory=dict)  # whose weights it starts from, and their licence
+    code: Mapping[str, str] = field(default_factory=dict)  # files of somebody's own: name → sha256
 
-    def answers(self, model: ViT, numbers: NDArray[np.int64]) -> Answers:
-        """For pictures of train or validation; those that frozen blocks have looked at are not looked at again."""
-        if isinstance(self.batches, Kept):
-            return self.batches.answers(model, numbers)
-        return answers(model, self.pack, numbers, self.preprocess)
+    def validate(self) -> dict[str, float]:
+        """The figures of the validation pictures, for the weights that would be the result now."""
+        model: Any = self.learner.average.model.eval()
+        like = next(model.parameters())
+        if isinstance(self.batches, CachedFeatures):
+            batches, model = self.batches.in_validation(), partial(self.batches.forward, model)
+        else:
+            batches = in_order(self.pack, self.pack.of("validation"), self.preprocess)
+        on_device = (replace(batch, images=batch.images.to(like)) for batch in batches)
+        return self.learner.objective.validate(model, on_device)
+
+    def calibrate(self, model: Model) -> Calibration | None:
+        """By pictures of train and validation; those that frozen blocks have looked at are not looked at again."""
+        if not model.config.has_classes:
+            return None
+        if isinstance(self.batches, CachedFeatures):
+            return calibrate(model, self.pack, self.batches.outputs)
+        return calibrate(
+            model, self.pack, lambda model, numbers: outputs_of_pack(model, self.pack, numbers, self.preprocess)
+        )
 
     def record(self, started_at: datetime, choices: Choices) -> Record:
         """What run.json says at the start."""
@@ -67,6 +94,7 @@ class Plan:
             choices=choices,
             start=self.start,
             teacher=self.teacher,
+            code=dict(self.code) or None,
             data=DataIdentity(
                 source=self.pack.index.source,
                 sha256=self.pack.sha256,
@@ -76,30 +104,38 @@ class Plan:
 
 
 def prepare(
-    recipe: Recipe, splits: NDArray[np.str_] | None = None, *, to_train: bool = True
+    recipe: Recipe,
+    splits: NDArray[np.str_] | None = None,
+    *,
+    plugins: Mapping[str, Plugin] | None = None,
+    to_train: bool = True,
 ) -> Generator[Progress, None, Plan]:
     """Open the pictures, pack them (and tell how far that is), build the model. No run is begun yet.
 
-    `splits`, (samples,), puts other splits in the place of the source's. A plan that is not to be trained does without
-    what takes minutes: what a teacher says, and what frozen blocks make of each picture.
+    `splits`, (samples,), puts other splits in the place of the source's. `plugins`: the files of Python that the recipe
+    names, where they were loaded already; else they are run. A plan that is not to be trained does without what takes
+    minutes: what a teacher says, and what frozen blocks make of each picture.
     """
     device = choose_device(recipe.train.device)
+    plugins = load_plugins(recipe.plugins) if plugins is None else plugins
     index = open_source(recipe.data)
     index = index if splits is None else replace(index, splits=splits)
-    config = complete(recipe.model, index)
-    _check_smallest(recipe, config)
+    learns_by = objective_class(recipe.train, plugins)
+    config = complete(resolve(recipe.model, plugins), index, learns_by.needs_labels)
+    _check_model(recipe, config)
     # What may be missing is asked for before the pictures are packed, which may take minutes.
     start = _start(recipe.init, config, index.class_names)
     teacher = find_teacher(recipe.teacher, index.class_names)
     unmeasured = preprocess_of(recipe, config)
     packed = yield from packing(index, unmeasured, data_directory(recipe.data.directory))
-    packed.check_classes(packed.of("train"))
+    if learns_by.needs_labels:
+        packed.check_classes(packed.of("train"))
     preprocess = _measured(unmeasured, recipe, packed)
     # The caller's random numbers stay as they were.
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
-        model = ViT(config, recipe.train.regularise)
-        _show(model, packed, preprocess)
+        model = build(config, recipe.train.regularise)
+        model.fit_inputs(_some_images(packed, preprocess))
         if start:
             model.load_state_dict(start.model.state_dict())
         model.to(device)
@@ -111,29 +147,39 @@ def prepare(
         recipe.train.seed,
         balanced=recipe.data.sampling == "balanced",
         views=recipe.init.views,
+        view_sizes=_view_sizes(learns_by, config),
     )
-    probe = recipe.init.mode == "probe"
-    blocks = config.depth if probe else recipe.init.freeze
-    if blocks:
-        freeze(model, blocks, trunk=probe)
-    held = (yield from kept(batches, model, recipe, blocks)) if teacher is None and to_train else None
-    taught = (yield from lesson(recipe.teacher, teacher, batches, config.width)) if to_train else None
-    weights = class_weights(packed).to(device) if recipe.train.class_weights == "balanced" else None
-    steps = parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch
+    probes, frozen = recipe.init.mode == "probe", recipe.init.freeze
+    if probes:
+        freeze_trunk(model)
+    elif frozen:
+        _check_blocks(model, frozen)
+        freeze(model, frozen)
+    cached = None
+    if (probes or frozen) and teacher is None and to_train and learns_by.only_logits:
+        cached = yield from cache_features(batches, model, recipe, None if probes else frozen)
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.train.seed)
+        objective = make_objective(recipe.train, plugins, packed, model)
+    if teacher and to_train:
+        if not isinstance(objective, Classification):
+            raise RecipeError("teacher.source goes with train.objective=classification.")
+        objective = yield from distillation(recipe.teacher, teacher, batches, model, objective)
     return Plan(
         pack=packed,
         preprocess=preprocess,
-        batches=held or batches,
-        validates=_validates(recipe, packed),
-        learner=Learner(model, recipe.train, weights, recipe.init, held.forward if held else None, taught),
-        steps=steps,
+        batches=cached or batches,
+        validates=_validates(recipe, packed, objective),
+        learner=Learner(model, recipe.train, objective, recipe.init, cached.forward if cached else None),
+        steps=parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch,
         start=digest(start.model.state_dict().values()) if start else None,
         about=_about(recipe.init.weights, start) if start else {},
         teacher=teacher.digest if teacher else None,
+        code={name: plugin.sha256 for name, plugin in plugins.items()},
     )
 
 
-def _start(init: Init, config: ViTConfig, class_names: tuple[str, ...]) -> Pretrained | None:
+def _start(init: Init, config: ModelConfig, class_names: tuple[str, ...]) -> Pretrained | None:
     """Weights to start from, if they are somebody's. The recipe's model must be what they are of."""
     if init.weights == "none":
         return None
@@ -159,26 +205,26 @@ def _about(weights: str, start: Pretrained) -> dict[str, str]:
     return {name: told for name, told in about.items() if told}
 
 
-def prepared(recipe: Recipe, splits: NDArray[np.str_] | None = None, *, to_train: bool = True) -> Plan:
+def prepared(
+    recipe: Recipe,
+    splits: NDArray[np.str_] | None = None,
+    *,
+    plugins: Mapping[str, Plugin] | None = None,
+    to_train: bool = True,
+) -> Plan:
     """The same, without telling."""
-    steps = prepare(recipe, splits, to_train=to_train)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            plan: Plan = end.value
-            return plan
+    return drain(prepare(recipe, splits, plugins=plugins, to_train=to_train))
 
 
-def complete(config: ViTConfig, index: Index) -> ViTConfig:
+def complete(config: ModelConfig, index: Index, needs_labels: bool = True) -> ModelConfig:
     """The model with what the recipe left to the data; what it did not leave must fit."""
-    classes = len(index.class_names)
+    classes = len(index.class_names) if needs_labels or config.has_classes else 0
     if config.classes not in (0, classes):
         raise RecipeError(
             f"model.classes is {config.classes}, and {index.source} has {classes} classes. "
             f"Set model.classes={classes}, or 0 to take what the data has."
         )
-    if config.head.kind == "none":
+    if needs_labels and not config.has_classes:
         raise RecipeError("model.head none gives no logits to learn by: set model.head=linear or mlp.")
     channels = config.channels or index.channels
     if channels != index.channels and not {channels, index.channels} <= {1, 3}:  # grey and colour become each other
@@ -186,10 +232,10 @@ def complete(config: ViTConfig, index: Index) -> ViTConfig:
             f"model.channels is {channels}, and the pictures of {index.source} have {index.channels}. "
             f"Set model.channels={index.channels}, or 0 to take what the data has."
         )
-    return ViTConfig.read({**config.write(), "classes": classes, "channels": channels}, "model.")
+    return type(config).read({**config.write(), "classes": classes, "channels": channels}, "model.")
 
 
-def preprocess_of(recipe: Recipe, config: ViTConfig) -> Preprocess:
+def preprocess_of(recipe: Recipe, config: ModelConfig) -> Preprocess:
     """As the recipe asks for it; mean and standard deviation are not measured yet."""
     return Preprocess(
         image_size=config.height_width,
@@ -203,21 +249,43 @@ def preprocess_of(recipe: Recipe, config: ViTConfig) -> Preprocess:
     )
 
 
-def _check_smallest(recipe: Recipe, config: ViTConfig) -> None:
-    """BatchNorm compares numbers with each other: one alone it cannot."""
-    course, part = recipe.train.image_size, recipe.train.batch_size // recipe.train.accumulate
-    start = course.start if isinstance(course, Rising) else 1.0
-    patches = [max(1, round(side * start)) for side in config.grid]
-    if config.stem.kind == "whitened" and max(part, 1) * patches[0] * patches[1] < 2:
-        raise RecipeError("model.stem whitened needs more than one patch in a batch: raise train.batch_size.")
+def _check_model(recipe: Recipe, config: ModelConfig) -> None:
+    """Refuse what the model cannot do, before minutes have passed."""
+    train, kind = recipe.train, model_class(config)
+    start = train.image_size.start if isinstance(train.image_size, Rising) else 1.0
+    config.check_batch(max(1, train.batch_size // train.accumulate), start)
+    if isinstance(train.patches, Rising) and not kind.drops_patches:
+        raise RecipeError(f"train.patches rises, and a model of kind {config.kind} cannot leave patches out.")
+    if isinstance(train.image_size, Rising) and not kind.any_size:
+        raise RecipeError(f"train.image_size rises, and a model of kind {config.kind} takes one size only.")
 
 
-def _validates(recipe: Recipe, pack: Pack) -> bool:
-    there = len(pack.of("validation")) > 0
-    if not there and (recipe.train.choose != "last" or recipe.train.patience):
+def _check_blocks(model: Model, frozen: int) -> None:
+    blocks = max(layer.depth for layer in model.layers()) - 1
+    if frozen > blocks:
+        raise RecipeError(f"init.freeze is {frozen}, and the model has {blocks} blocks.")
+
+
+def _view_sizes(learns_by: type[Objective], config: ModelConfig) -> tuple[tuple[int, int], ...]:
+    """Of each view that the objective wants of a picture, in whole patches; () where it is the picture as it is."""
+    if learns_by.views == (1.0,):
+        return ()
+    height, width = (side // config.stride for side in config.height_width)
+    shares = learns_by.views
+    return tuple(
+        (max(1, round(height * share)) * config.stride, max(1, round(width * share)) * config.stride)
+        for share in shares
+    )
+
+
+def _validates(recipe: Recipe, pack: Pack, objective: Objective) -> bool:
+    there, choose = len(pack.of("validation")) > 0, recipe.train.choose
+    if not there and (choose != "last" or recipe.train.patience):
         raise RecipeError(
             "train.choose and train.patience need validation pictures, and there are none: set data.validation=0.1."
         )
+    if choose not in ("last", "loss", *objective.figures):
+        raise RecipeError(f"train.choose is {choose}, and the objective tells no {choose}: set train.choose=loss.")
     return there
 
 
@@ -236,23 +304,20 @@ def _measured(preprocess: Preprocess, recipe: Recipe, pack: Pack) -> Preprocess:
     return preprocess.model_copy(update={"mean": mean, "std": std})
 
 
-def _show(model: ViT, pack: Pack, preprocess: Preprocess) -> None:
-    """Some training pictures to a model that wants to see them before the first step."""
-    if not isinstance(model.patch_embed, Whitened):
-        return
+def _some_images(pack: Pack, preprocess: Preprocess) -> Tensor:  # → (n, C, H, W)
+    """Some training pictures, for a model that wants to see them before the first step."""
     height, width = preprocess.image_size
     train = pack.of("train")
     enough = max(1, 2_000_000 // (preprocess.channels * height * width))  # pictures
     some = np.unique(np.linspace(0, len(train) - 1, enough).astype(int))
-    images = preprocess.normalise(torch.from_numpy(preprocess.centre(pack.images[train[some]])))
-    model.patch_embed.measure(images.to(model.patch_embed.whiten.dtype))
+    return preprocess.normalise(torch.from_numpy(preprocess.centre(pack.images[train[some]])))
 
 
-def choose_device(asked: str) -> torch.device:
+def choose_device(name: str) -> torch.device:
     """The device that was asked for, or the best that is there. CUDA and MPS are written for, and not tested."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if asked == "auto":
-        return torch.device(next(name for name, found in there.items() if found))
-    if not there[asked]:
-        raise RecipeError(f"train.device is {asked}, and torch finds none here. Set train.device=auto or cpu.")
-    return torch.device(asked)
+    if name == "auto":
+        return torch.device(next(device for device, is_there in there.items() if is_there))
+    if not there[name]:
+        raise RecipeError(f"train.device is {name}, and torch finds none here. Set train.device=auto or cpu.")
+    return torch.device(name)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from vitral.recipe import Train
+from vitral.training.config import Train
 
 AFTER_WARMUP: dict[str, Callable[[float], float]] = {
     "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from vitral.errors import RecipeError
-from vitral.recipe import Fixed, Train, parse_budget
 from vitral.run import Choices
 from vitral.training.budget import PROBE, Pace, measure_pace
+from vitral.training.config import Fixed, Train, parse_budget
 from vitral.training.preparation import Plan
 
 FASTER = 1.1  # times; for less, neither coarser numbers nor a compiler are worth having
@@ -80,7 +80,7 @@ def find_fastest(
             chosen, pace = _faster((chosen, pace), tried(compiled=True))
         except RecipeError:  # it cannot compile here, and need not
             pass
-    learner.use(chosen.precision, chosen.compiled)
+    learner.set_precision(chosen.precision, chosen.compiled)
     return chosen, pace
 
 
@@ -97,7 +97,7 @@ def set_to(
             "This machine cannot compute with bfloat16: set train.precision=float32, or go on with a run where it was "
             "begun."
         )
-    plan.learner.use(choices.precision, choices.compiled)
+    plan.learner.set_precision(choices.precision, choices.compiled)
     try:
         return measure(plan, most)
     except Exception as error:

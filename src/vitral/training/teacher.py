@@ -20,16 +20,16 @@ from torch.nn.functional import interpolate
 from vitral.data.pack import Pack
 from vitral.errors import RecipeError
 from vitral.files import run_python, sha256_of
-from vitral.recipe import Teacher
+from vitral.model.resnet import is_resnet, resnet_of
+from vitral.training.config import Teacher
 from vitral.weights.pretrained import load_pretrained, stored_of
-from vitral.weights.resnet import is_resnet, resnet_of
 from vitral.weights.stored import Stored, digest
 
 Teach = Callable[[Tensor], Tensor]  # (B, C, H, W), 0 to 1 → (B, classes)
 
 
 @dataclass(frozen=True)
-class Found:
+class LoadedTeacher:
     """A teacher that is there."""
 
     teach: Teach | None  # None: a file of what it said
@@ -37,23 +37,23 @@ class Found:
     see: Teach | None = None  # of a CNN: → (B, F, h, w)
 
 
-def find_teacher(asked: Teacher, class_names: tuple[str, ...]) -> Found | None:
+def find_teacher(asked: Teacher, class_names: tuple[str, ...]) -> LoadedTeacher | None:
     """The recipe's teacher, who knows these classes; None where it asks for none. Takes no time to speak of."""
     if asked.source == "none":
         return None
     script, _, name = asked.source.rpartition(":")
     if script.endswith(".py"):
-        return Found(_checked(_python(script, name), asked.source, class_names), sha256_of(Path(script)))
+        return LoadedTeacher(_checked(_python(script, name), asked.source, class_names), sha256_of(Path(script)))
     if asked.source.endswith((".npz", ".onnx")):
         path = Path(asked.source)
         if not path.is_file():
             raise RecipeError(f"teacher.source: there is no file {path}.")
         teach = _checked(_onnx(path), asked.source, class_names) if path.suffix == ".onnx" else None
-        return Found(teach, sha256_of(path))
+        return LoadedTeacher(teach, sha256_of(path))
     stored = stored_of(asked.source)
     if is_resnet(stored.tensors):
         return _cnn(stored, asked.source, class_names)
-    return Found(_weights(asked.source, class_names), digest(stored.tensors.values()))
+    return LoadedTeacher(_weights(asked.source, class_names), digest(stored.tensors.values()))
 
 
 def _checked(teach: Teach, source: str, class_names: tuple[str, ...]) -> Teach:
@@ -77,7 +77,7 @@ def _checked(teach: Teach, source: str, class_names: tuple[str, ...]) -> Teach:
     return checked
 
 
-def _cnn(stored: Stored, source: str, class_names: tuple[str, ...]) -> Found:
+def _cnn(stored: Stored, source: str, class_names: tuple[str, ...]) -> LoadedTeacher:
     mean, std = (tuple(stored.about.get(name, ())) for name in ("mean", "std"))
     if not len(mean) == len(std) == 3:
         raise RecipeError(f"teacher.source {source} has no about.json that tells mean and std.")
@@ -88,7 +88,7 @@ def _cnn(stored: Stored, source: str, class_names: tuple[str, ...]) -> Found:
         raise RecipeError(f"teacher.source {source} knows {count} classes, and {where} {len(known)}.")
     order = _order(known, class_names, source)
     cnn = resnet_of(stored.tensors, mean, std)
-    return Found(lambda images: cnn(images)[:, order], digest(stored.tensors.values()), cnn.features)
+    return LoadedTeacher(lambda images: cnn(images)[:, order], digest(stored.tensors.values()), cnn.features)
 
 
 def _weights(source: str, class_names: tuple[str, ...]) -> Teach:

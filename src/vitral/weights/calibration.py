@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitral.errors import WeightsError
 from vitral.files import write_whole
-from vitral.model.vit import ViT
+from vitral.model.interface import Model
 from vitral.settings import FORMAT, check_format
 from vitral.weights.stored import digest
 
@@ -31,7 +31,7 @@ class Calibration:
     far: Tensor  # (): 95 % of the validation pictures are nearer to some class than this
 
     def probabilities(self, logits: Tensor) -> Tensor:  # (B, classes) → (B, classes)
-        """Answers stay the same; how sure they are does not."""
+        """Outputs stay the same; how sure they are does not."""
         return (logits / self.temperature).softmax(dim=1)
 
     def distances(self, features: Tensor) -> Tensor:  # (B, F) → (B,)
@@ -46,13 +46,13 @@ class Calibration:
         write_whole(folder / CALIBRATION, safetensors.torch.save(tensors, metadata=metadata))
 
     @classmethod
-    def beside(cls, folder: Path, model: ViT) -> Self | None:
+    def load(cls, folder: Path, model: Model) -> Self | None:
         """That of the weights in a folder; None where there is none: probabilities are then as the model holds them."""
         path = folder / CALIBRATION
         return cls.read(path, model) if path.is_file() else None
 
     @classmethod
-    def read(cls, path: Path, model: ViT) -> Self:
+    def read(cls, path: Path, model: Model) -> Self:
         """What `write` wrote, for this model and no other."""
         try:
             with safetensors.safe_open(path, framework="pt") as file:
@@ -75,6 +75,7 @@ class Calibration:
         return cls(header["head"], **tensors)
 
 
-def head_of(model: ViT) -> str:
+def head_of(model: Model) -> str:
     """A digest of a model's classifiers: two trainings that end in the same one are the same training."""
-    return digest(tensor for name, tensor in model.state_dict().items() if name.startswith("head"))
+    heads = (layer.parameters for layer in model.layers() if layer.part == "head")
+    return digest(parameter for parameters in heads for parameter in parameters.values())

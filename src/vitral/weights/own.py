@@ -13,16 +13,20 @@ from pydantic import model_validator
 from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError, WeightsError
 from vitral.files import write_whole
-from vitral.model.config import ViTConfig
-from vitral.model.vit import ViT
+from vitral.model import build, resolve
+from vitral.model.config import AnyModelConfig, ModelConfig
+from vitral.model.interface import Model
+from vitral.plugin import Code, is_plugin, load_stored_plugins
 from vitral.settings import FORMAT, Settings, check_format
+
+CODE = "code_sha256"  # in `about`: of the file that the model is in, where that is somebody's own
 
 
 @dataclass(frozen=True)
 class Weights:
     """A model ready for use: what it is, what it wants to see, and what its answers are called."""
 
-    model: ViT
+    model: Model
     preprocess: Preprocess
     class_names: tuple[str, ...] = field(repr=False)  # there may be a thousand
     about: dict[str, str] = field(default_factory=dict)
@@ -32,7 +36,7 @@ class Header(Settings):
     """The JSON in the metadata of the file, under the one key `vitral`."""
 
     format: int = FORMAT
-    model: ViTConfig
+    model: AnyModelConfig
     preprocess: Preprocess
     class_names: tuple[str, ...]
     about: dict[str, str] = {}
@@ -44,28 +48,31 @@ class Header(Settings):
         if self.preprocess.channels != self.model.channels:
             given, taken = self.preprocess.channels, self.model.channels
             raise ValueError(f"Its preprocessing gives {given} channels, and its model takes {taken}.")
-        if any(side % self.model.patch_size for side in self.preprocess.image_size):
+        if any(side % self.model.stride for side in self.preprocess.image_size):
             raise ValueError(f"Its preprocessing gives {self.preprocess.image_size}, which its patches do not divide.")
         return self
 
 
 def write_weights(path: Path, weights: Weights) -> None:
     """Write the file, whole or not at all."""
+    config = weights.model.config
+    code = {CODE: config.code_sha256} if is_plugin(config.kind) else {}
     header = Header(
-        model=weights.model.config,
+        model=config,
         preprocess=weights.preprocess,
         class_names=weights.class_names,
-        about=weights.about,
+        about={**weights.about, **code},
     ).write()
-    if not weights.about:
+    if not header["about"]:
         del header["about"]
     tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.model.state_dict().items()}
     metadata = {"vitral": json.dumps(header, ensure_ascii=False)}
     write_whole(path, safetensors.torch.save(tensors, metadata=metadata))
 
 
-def read_weights(path: Path) -> Weights:
-    """Read the file, trusting nothing in it: what it says it is must be what it holds."""
+def read_weights(path: Path, code: Code = ()) -> Weights:
+    """Read the file, trusting nothing in it: what it says it is must be what it holds. A model in a file of Python is
+    built only if that file is in `code`."""
     if not path.is_file():
         raise WeightsError(
             f"{path} is not a file. A file of weights was expected, such as runs/digits/model.safetensors."
@@ -75,14 +82,21 @@ def read_weights(path: Path) -> Weights:
             header = _header(path, file.metadata() or {})
             found = {name: _describe(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
         # On the meta device a model has shapes and no memory: a header that claims a huge model costs nothing.
+        config = _config(path, header, code)
         with torch.device("meta"):
-            model = ViT(header.model)
+            model = build(config)
         expected = {name: ("F32", tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
         _compare(path, found, expected)
         model.load_state_dict(safetensors.torch.load_file(path), assign=True)
     except (safetensors.SafetensorError, OSError) as error:
         raise WeightsError(f"{path} is damaged, or is not a safetensors file ({error}).") from None
     return Weights(model.eval(), header.preprocess, header.class_names, header.about)
+
+
+def _config(path: Path, header: Header, code: Code) -> ModelConfig:
+    kind = header.model.kind
+    stored = {kind: header.about.get(CODE, "")} if is_plugin(kind) else {}
+    return resolve(header.model, load_stored_plugins(stored, code, str(path)))
 
 
 def _header(path: Path, metadata: dict[str, str]) -> Header:

@@ -14,16 +14,18 @@ from vitral.data.decode import ENDINGS
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources.named import NAMED, data_directory
 from vitral.errors import RecipeError, WeightsError
-from vitral.model.config import Resample, ViTConfig
-from vitral.model.vit import ViT
+from vitral.model import build
+from vitral.model.config import ModelConfig, Resample, ViTConfig
+from vitral.model.interface import Layer, Model
+from vitral.model.resnet import is_resnet
+from vitral.plugin import Code
 from vitral.weights import google, huggingface, timm, torchvision
+from vitral.weights.catalogue import KNOWN
 from vitral.weights.describe import Facts, describe, facts_of, told
 from vitral.weights.imagenet import imagenet_classes
-from vitral.weights.known import KNOWN
 from vitral.weights.names import Family, Tensors, family_of, renamed
 from vitral.weights.own import Weights, read_weights
-from vitral.weights.pixels import read_processor, read_timm
-from vitral.weights.resnet import is_resnet
+from vitral.weights.processors import read_processor, read_timm
 from vitral.weights.stored import Stored, of_module, read_stored
 
 FAMILIES = (*huggingface.FAMILIES, *torchvision.FAMILIES, *google.FAMILIES, *timm.FAMILIES)
@@ -72,6 +74,7 @@ def load_pretrained(
     classes: int | Sequence[str] | None = None,
     image_size: int | tuple[int, int] | None = None,
     channels: int | None = None,
+    code: Code = (),
 ) -> Pretrained:
     """Load weights of timm, DeiT, DINO, DINOv2, MAE, Hugging Face transformers, torchvision, Google or Vitral.
 
@@ -81,20 +84,20 @@ def load_pretrained(
     weights, or from here; else it is what is usual for the family, and `loaded` says so.
 
     `classes` gives it a new head, unless it has these already; `image_size` resamples its positions; `channels` adapts
-    its first layer.
+    its first layer. `code`: files of Python that may be run, for Vitral's own weights of a model that is in one.
 
     >>> pretrained = load_pretrained("weights/vit_tiny_patch16_224", classes=("ant", "bee"))  # doctest: +SKIP
     >>> pretrained.model.config.classes  # doctest: +SKIP
     2
     """
-    if isinstance(source, ViT):
-        raise WeightsError("This is a ViT of Vitral already: there is nothing to load.")
+    if isinstance(source, Model):
+        raise WeightsError("This is a model of Vitral already: there is nothing to load.")
     stored = stored_of(source)
     if "vitral" in stored.metadata:
         if (heads, norm_eps, resample) != (None, None, None):
             raise WeightsError(f"{stored.where} tells all of itself: leave heads, norm_eps and resample out.")
         assert stored.path is not None  # metadata is of a file
-        own = read_weights(stored.path)
+        own = read_weights(stored.path, code)
         pretrained = Pretrained(own.model, own.preprocess, own.class_names, own.about, folder=stored.path.parent)
     else:
         facts = told("given", heads=heads, norm_eps=norm_eps, resample=resample).then(facts_of(stored))
@@ -171,14 +174,14 @@ def _translated(stored: Stored, facts: Facts) -> Pretrained:
             f"{stored.where} has tensors of shapes that no ViT of {family.name} has ({error})."
         ) from None
     with torch.device("meta"):
-        model = ViT(config)
+        model = build(config)
     expected = model.state_dict()
     for name in tensors.keys() & expected.keys():
         if tensors[name].shape != expected[name].shape:
             found, wanted = ("×".join(map(str, one.shape)) for one in (tensors[name], expected[name]))
             raise WeightsError(f"{stored.where}: {name} is {found}, and the other tensors ask for {wanted}.")
     new = sorted(expected.keys() - tensors.keys())
-    share = _share_of_trunk(expected, new)
+    share = _share_of_trunk(model.layers(), new)
     if share < ENOUGH:
         raise WeightsError(
             f"{stored.where} has {share:.0%} of what a {family.name} ViT of this shape needs: {new[0]} is missing"
@@ -264,8 +267,8 @@ def _numbers(stored: Stored) -> Tensors:
     return {name: tensor.float() for name, tensor in stored.tensors.items()}
 
 
-def _share_of_trunk(expected: dict[str, Tensor], missing: Sequence[str]) -> float:
-    trunk = {name: tensor.numel() for name, tensor in expected.items() if not name.startswith("head")}
+def _share_of_trunk(layers: Sequence[Layer], missing: Sequence[str]) -> float:
+    trunk = {name: p.numel() for layer in layers if layer.part != "head" for name, p in layer.parameters.items()}
     return 1 - sum(trunk.get(name, 0) for name in missing) / sum(trunk.values())
 
 
@@ -305,19 +308,22 @@ def _preprocess(stored: Stored, config: ViTConfig, family: Family) -> tuple[Prep
 
 def _with_classes(pretrained: Pretrained, names: tuple[str, ...]) -> Pretrained:
     """A new head, which starts at zero; unless the old one is for the same classes, in whatever order."""
-    model, config = pretrained.model, pretrained.model.config
+    model, config, state = pretrained.model, pretrained.model.config, pretrained.model.state_dict()
     if names == pretrained.class_names:
         return pretrained
-    if sorted(names) == sorted(pretrained.class_names) and config.head.kind == "linear":
+    heads = {name: p for layer in model.layers() if layer.part == "head" for name, p in layer.parameters.items()}
+    one_row_each = all(len(parameter) == config.classes for parameter in heads.values())
+    if sorted(names) == sorted(pretrained.class_names) and one_row_each:
         rows = torch.tensor([pretrained.class_names.index(name) for name in names])
-        turned = {n: t[rows] for n, t in model.state_dict().items() if n.startswith("head")}
+        turned = {name: state[name][rows] for name in heads}
         row = ("adapted", "the order of the classes")
-        return _noted(pretrained, _made(config, model.state_dict() | turned), row, class_names=names)
-    changed = ViTConfig.read({**config.write(), "classes": len(names), "head": "linear"}, "model.")
-    kept = {n: t for n, t in model.state_dict().items() if not n.startswith(("head", "pre_logits"))}
-    heads = {n: torch.zeros(s.shape) for n, s in _shapes(changed).items() if n.startswith("head")}
+        return _noted(pretrained, _made(config, state | turned), row, class_names=names)
+    above = {name for layer in model.layers() if layer.part != "trunk" for name in layer.parameters}
+    changed = config.with_classes(len(names))
+    trunk = {name: tensor for name, tensor in state.items() if name not in above}
+    new = {name: torch.zeros(one.shape) for name, one in _shapes(changed).items() if name not in trunk}
     words = f"a head for {len(names)} classes" + (f" in place of {config.classes}" if config.classes else "")
-    return _noted(pretrained, _made(changed, kept | heads), ("new", words), class_names=names)
+    return _noted(pretrained, _made(changed, trunk | new), ("new", words), class_names=names)
 
 
 def _with_channels(pretrained: Pretrained, channels: int) -> Pretrained:
@@ -325,8 +331,10 @@ def _with_channels(pretrained: Pretrained, channels: int) -> Pretrained:
     model, had = pretrained.model, pretrained.model.config.channels
     if had == channels:
         return pretrained
-    changed = ViTConfig.read({**model.config.write(), "channels": channels}, "model.")
     state, name = model.state_dict(), "patch_embed.proj.weight"  # (D, C, P, P)
+    if name not in state or state[name].shape[1] != had:
+        raise WeightsError(f"The first layer of this model cannot be brought from {had} to {channels} channels.")
+    changed = type(model.config).read({**model.config.write(), "channels": channels}, "model.")
     if channels == 1:
         adapted = state[name].sum(dim=1, keepdim=True)
     else:
@@ -344,7 +352,7 @@ def _for_channels(numbers: tuple[float, ...], channels: int) -> list[float]:
 
 
 def _at_size(pretrained: Pretrained, image_size: tuple[int, int]) -> Pretrained:
-    model, before = pretrained.model, pretrained.model.config.grid
+    model = pretrained.model
     if model.config.height_width == pretrained.preprocess.image_size == image_size:
         return pretrained
     try:
@@ -352,31 +360,34 @@ def _at_size(pretrained: Pretrained, image_size: tuple[int, int]) -> Pretrained:
     except RecipeError as error:
         raise WeightsError(str(error)) from None
     preprocess = Preprocess.read({**pretrained.preprocess.write(), "image_size": image_size}, "preprocess.")
-    after = changed.config.grid
+    before, after = (_grid(one) for one in (model, changed))
     if after == before:
         return _noted(pretrained, model, preprocess=preprocess)
-    words = (
-        f"positions from {before[0]}×{before[1]} to {after[0]}×{after[1]} patches, {model.config.positions.resample}"
-    )
+    words = f"positions from {before} to {after} patches, {model.config.resampling}"
     return _noted(pretrained, changed, ("resampled", words), preprocess=preprocess)
 
 
-def _noted(pretrained: Pretrained, model: ViT, row: tuple[str, str] | None = None, **changes: Any) -> Pretrained:
+def _noted(pretrained: Pretrained, model: Model, row: tuple[str, str] | None = None, **changes: Any) -> Pretrained:
     loaded = pretrained.loaded or Loaded("Vitral", (), ())
     rows = (*loaded.rows, row) if row else loaded.rows
     return replace(pretrained, model=model, loaded=replace(loaded, rows=rows), **changes)
 
 
-def _made(config: ViTConfig, state: dict[str, Tensor]) -> ViT:
+def _grid(model: Model) -> str:
+    down, across = model.grid_of(torch.empty(0, model.config.channels, *model.config.height_width))
+    return f"{down}×{across}"
+
+
+def _made(config: ModelConfig, state: dict[str, Tensor]) -> Model:
     with torch.device("meta"):
-        model = ViT(config)
+        model = build(config)
     model.load_state_dict(state, assign=True)
     return model.eval().requires_grad_(True)
 
 
-def _shapes(config: ViTConfig) -> dict[str, Tensor]:
+def _shapes(config: ModelConfig) -> dict[str, Tensor]:
     with torch.device("meta"):
-        return ViT(config).state_dict()
+        return build(config).state_dict()
 
 
 def _numbered(classes: int) -> tuple[str, ...]:

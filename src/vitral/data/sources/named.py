@@ -55,7 +55,7 @@ class NamedSet:
 
 
 @dataclass(frozen=True)
-class Found:
+class SetLocation:
     """Where a set lies, and how it is opened."""
 
     kind: Kind
@@ -268,18 +268,18 @@ def data_directory(asked: str = "auto") -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitral"
 
 
-def locate(wanted: NamedSet, directory: Path) -> Found | None:
+def locate(wanted: NamedSet, directory: Path) -> SetLocation | None:
     """Where the set lies in the data directory, if it is there whole: its official files, a folder, or its archive."""
     if wanted.kind == "embedded":
-        return Found("embedded", directory)
+        return SetLocation("embedded", directory)
     complete = bool(wanted.files) and not missing_files(wanted, directory)
     if complete and wanted.kind == "official":
-        return Found("official", (directory / wanted.files[0].leaves[0]).parent)
+        return SetLocation("official", (directory / wanted.files[0].leaves[0]).parent)
     folder = directory / wanted.name
     if folder.is_dir() and any(path.is_dir() and not is_hidden(path.name) for path in folder.iterdir()):
-        return Found("folder", folder)
+        return SetLocation("folder", folder)
     if complete and wanted.kind == "archive":
-        return Found("archive", directory / wanted.files[0].path)
+        return SetLocation("archive", directory / wanted.files[0].path)
     return None
 
 

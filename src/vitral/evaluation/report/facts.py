@@ -252,12 +252,11 @@ def _made(record: Record, evaluation: "Evaluation") -> dict[str, str]:
     counts = record.data.pictures
     machine, choices, config = record.machine, record.choices, evaluation.weights.model.config
     height, width = evaluation.weights.preprocess.image_size
-    blocks = "1 block" if config.depth == 1 else f"{config.depth} blocks"
     made = {
         "Pictures": ", ".join(f"{counts.get(split, 0):,} to {word}" for split, word in USES.items()),
         "Data": f"{_last(record.data.source)}, sha256 {record.data.sha256[:12]}…",
-        "Model": f"Vision Transformer, {blocks} of width {config.width}, {config.heads} heads; "
-        f"pictures of {height} × {width} pixels in patches of {config.patch_size} × {config.patch_size}",
+        "Model": f"{config.words}; pictures of {height} × {width} pixels"
+        + (f" in patches of {config.stride} × {config.stride}" if config.stride > 1 else ""),
         "Steps": f"{record.steps:,}",
         "Started": record.started_at.replace("T", " ").replace("+00:00", " UTC"),
         "Machine": f"{machine.system}, {machine.processor}, {machine.cores} cores; trained on {choices.device} "

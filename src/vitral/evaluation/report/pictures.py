@@ -12,10 +12,11 @@ from PIL import Image
 
 from vitral.evaluation import figures
 from vitral.evaluation.report.facts import plain
+from vitral.look.explain import DEFAULT
 from vitral.look.gallery import SMALL, as_uri, picture_uri
 from vitral.look.grading import RANDOM, Grade, grade
-from vitral.look.lit import lit
-from vitral.look.looked import DEFAULT
+from vitral.look.maps import attending
+from vitral.look.overlay import lit
 from vitral.look.readings import METHODS
 from vitral.look.sheets import as_picture
 
@@ -38,7 +39,7 @@ def pictures(evaluation: "Evaluation") -> dict[str, Any]:
         "reliability": _figure(evaluation, figures.reliability),
         "wrong": _tiles(evaluation, figures.chosen_wrong(evaluation, MOST)),
         "right": _tiles(evaluation, figures.chosen_right(evaluation, MOST)),
-        "looked": _looked(evaluation),
+        "looked": _looked(evaluation) if evaluation.weights.model.attends else None,
     }
 
 
@@ -62,7 +63,7 @@ def _figure(evaluation: "Evaluation", draw: Draw, least: int = 60) -> dict[str, 
 
 
 def _tiles(evaluation: "Evaluation", chosen: NDArray[np.int64]) -> list[dict[str, Any]]:
-    names, labels, predicted = evaluation.weights.class_names, evaluation.labels, evaluation.answers.predicted
+    names, labels, predicted = evaluation.weights.class_names, evaluation.labels, evaluation.outputs.predicted
     samples, tiles = evaluation.samples, []
     for i in chosen:
         picture = as_picture(evaluation.images([int(i)])[0])
@@ -86,7 +87,7 @@ def _looked(evaluation: "Evaluation") -> dict[str, Any]:
     wrong, right = figures.chosen_wrong(evaluation, LOOKED), figures.chosen_right(evaluation, LOOKED)
     chosen = np.concatenate([wrong, right])
     tiles, grades = _tiles(evaluation, chosen), list[Grade]()
-    model, preprocess = evaluation.weights.model, evaluation.weights.preprocess
+    model, preprocess = attending(evaluation.weights.model), evaluation.weights.preprocess
     temperature = float(evaluation.calibration.temperature) if evaluation.calibration else 1.0
     pictures = evaluation.images(chosen)
     images = preprocess.normalise(torch.from_numpy(pictures)).to(next(model.parameters()))
@@ -94,7 +95,7 @@ def _looked(evaluation: "Evaluation") -> dict[str, Any]:
         map = METHODS[DEFAULT](model, image[None])[0].cpu()
         tile |= {"map": picture_uri(lit(picture, map.numpy())), "better": None, "verdict": ""}
         if model.config.positions.kind != "relative":  # else no patch can be left out
-            said = int(evaluation.answers.predicted[i])
+            said = int(evaluation.outputs.predicted[i])
             found = grade(model, image, map, said, temperature=temperature)
             tile |= {"better": found.better, "verdict": found.verdict}
             grades.append(found)

@@ -20,7 +20,8 @@ from urllib.parse import parse_qs, urlsplit
 
 from vitral.errors import RecipeError, VitralError
 from vitral.look.glass.shelf import Shelf, examples
-from vitral.look.subject import Answer, Subject
+from vitral.look.inspected_model import Answer, InspectedModel
+from vitral.plugin import Code
 
 MOST_BYTES = 64 * 2**20  # of a picture that is handed over
 ROWS = 5  # classes that are told
@@ -54,7 +55,7 @@ class Glass(ThreadingHTTPServer):
     daemon_threads = True  # a page that is still open does not keep the command from ending
     request_queue_size = 64
 
-    def __init__(self, subject: Subject, shelf: Shelf, port: int = 0) -> None:
+    def __init__(self, subject: InspectedModel, shelf: Shelf, port: int = 0) -> None:
         self.subject, self.shelf = subject, shelf
         # What it says of a whole picture is asked again with each patch that is switched off.
         self.whole = lru_cache(maxsize=64)(lambda number: subject.answer(shelf[number].pixels))
@@ -69,9 +70,9 @@ class Glass(ThreadingHTTPServer):
             raise RecipeError(told if port else f"No free port can be had ({error.strerror}).") from None
 
     @classmethod
-    def open(cls, source: str | Path, port: int = 0) -> "Glass":
+    def open(cls, source: str | Path, port: int = 0, code: Code = ()) -> "Glass":
         """A run or weights under glass, with pictures to begin with. Port 0: any that is free."""
-        subject = Subject.load(source)
+        subject = InspectedModel.load(source, code)
         return cls(subject, Shelf(subject.preprocess, examples(source, subject.preprocess)), port)
 
     @property

@@ -10,8 +10,8 @@ import numpy as np
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import Index, open_source
 from vitral.errors import DataError, VitralError
+from vitral.look.inspected_model import Pixels
 from vitral.look.sheets import as_picture
-from vitral.look.subject import Pixels
 from vitral.run import Run
 
 EXAMPLES = 10

@@ -11,7 +11,7 @@ from PIL import Image
 
 from conftest import slowly
 from vitral import ViT, ViTConfig
-from vitral.look import drawn, readings
+from vitral.look import plots, readings
 from vitral.look.figures import DARK, LIGHT
 from vitral.look.maps import layout_of
 
@@ -48,14 +48,14 @@ def draw(figure: str, kind: str, *, dark: bool = False, seed: int = 0) -> NDArra
         "kept": (arrays, readings.class_token_map(model, images)),
     }
     file = BytesIO()
-    getattr(drawn, f"draw_{figure}")(file, *given[figure], dark=dark)
+    getattr(plots, f"draw_{figure}")(file, *given[figure], dark=dark)
     with Image.open(file) as png:
         assert png.format == "PNG"
         return np.asarray(png.convert("RGB"))
 
 
 def test_every_figure_is_tested() -> None:
-    assert sorted(name for name in vars(drawn) if name.startswith("draw_")) == sorted(
+    assert sorted(name for name in vars(plots) if name.startswith("draw_")) == sorted(
         f"draw_{name}" for name in FIGURES
     )
 
@@ -95,7 +95,7 @@ def test_a_cut_picture_shows_its_pixels() -> None:
     model = ViT(ViTConfig(image_size=16, patch_size=4, width=16, depth=1, heads=2, classes=3))
     file = BytesIO()
     tokens = torch.zeros(17, 16)
-    drawn.draw_patches(file, picture, layout_of(model, 16), tokens)
+    plots.draw_patches(file, picture, layout_of(model, 16), tokens)
     with Image.open(file) as png:
         shown = np.asarray(png.convert("RGB")).reshape(-1, 3)
     red, green = ((shown == colour).all(axis=1).sum() for colour in ((255, 0, 0), (0, 255, 0)))

@@ -1,9 +1,10 @@
-"""One sitting of a run: from where it stood, until it is finished, stopped or killed. Keeps the run folder."""
+"""One session of a run: from where it stood, until it is finished, stopped or killed. Keeps the run folder."""
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,12 @@ from torch import Tensor, get_num_threads
 
 from vitral.data.batches import Batch
 from vitral.errors import RecipeError, RunError
-from vitral.evaluation.baseline import baseline
-from vitral.evaluation.calibration import calibrate
-from vitral.recipe import Recipe, parse_budget
+from vitral.recipe import Recipe
 from vitral.run import Record, Run, free_folder
+from vitral.training.baseline import baseline
 from vitral.training.budget import CORRECTED_AT, TIMED, Pace, Steps, correct, plan_steps
-from vitral.training.checkpoint import Progress, read_checkpoint, write_checkpoint
+from vitral.training.checkpoint import TrainingState, read_checkpoint, write_checkpoint
+from vitral.training.config import parse_budget
 from vitral.training.preparation import Plan
 from vitral.training.schedules import learning_rate_share
 from vitral.training.speed import find_fastest, set_to
@@ -33,12 +34,32 @@ class Epoch:
 
     epoch: int
     step: int
-    train_loss: float
-    train_accuracy: float
-    validation_loss: float | None  # where there are no validation pictures
-    validation_accuracy: float | None
+    train: Mapping[str, float]  # loss, accuracy, or whatever the objective tells
+    validation: Mapping[str, float]  # empty where there are no validation pictures
     waited: float  # share of the time of its steps that was spent waiting for pictures
     seconds: float  # since the start
+
+    # The figures had these names before there were other objectives than classification.
+    @property
+    def train_loss(self) -> float:
+        return _renamed(self.train, "train", "loss")
+
+    @property
+    def train_accuracy(self) -> float:
+        return _renamed(self.train, "train", "accuracy")
+
+    @property
+    def validation_loss(self) -> float | None:
+        return _renamed(self.validation, "validation", "loss") if self.validation else None
+
+    @property
+    def validation_accuracy(self) -> float | None:
+        return _renamed(self.validation, "validation", "accuracy") if self.validation else None
+
+
+def _renamed(figures: Mapping[str, float], split: str, name: str) -> float:
+    warnings.warn(f'epoch.{split}_{name} is now epoch.{split}["{name}"].', DeprecationWarning, stacklevel=3)
+    return figures[name]
 
 
 def what_to_do(recipe: Recipe | None, out: str | Path | None, resume: bool) -> tuple[Recipe, Run | None]:
@@ -70,14 +91,14 @@ def _changed(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> I
 
 
 @dataclass
-class Sitting:
+class Session:
     """What is going on."""
 
     run: Run
     plan: Plan
     recipe: Recipe
     record: Record
-    progress: Progress
+    progress: TrainingState
     notes: tuple[str, ...]
     lock: "BaseFileLock"
     began: float  # by the clock
@@ -87,10 +108,10 @@ class Sitting:
     ticked_at: float = field(default_factory=lambda: time.perf_counter())  # where a test brings a clock of its own
     epoch_began: float = field(default_factory=lambda: time.perf_counter())
     waited: float = 0.0  # seconds, in this epoch
-    waiting_for_first: bool = True  # step of this sitting
+    waiting_for_first: bool = True  # step of this session
 
     @classmethod
-    def begin(cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, began: float) -> "Sitting":
+    def begin(cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, began: float) -> "Session":
         """Make the run folder, or bring everything to where the last checkpoint was."""
         if earlier is None:
             run, lock = Run.reserve(out or free_folder(recipe.data.source))
@@ -99,7 +120,7 @@ class Sitting:
             run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
             run.cut_back(0)
             _compare(recipe, run, plan)
-            progress = Progress(planned=_planned(recipe, plan, began, pace))
+            progress = TrainingState(planned=_planned(recipe, plan, began, pace))
             return cls(run, plan, recipe, record, progress, _too_late(recipe, began), lock, began, pace)
         lock = earlier.lock()
         before = earlier.record
@@ -115,13 +136,18 @@ class Sitting:
                 f"The weights of {recipe.init.weights} are not those that {earlier.folder} was begun with. Bring them "
                 "back, or begin anew."
             )
+        if before.code != record.code:
+            raise RunError(
+                f"{' and '.join(recipe.plugins)} is not what {earlier.folder} was begun with: the file has "
+                "changed. Bring it back, or begin anew."
+            )
         if before.teacher != record.teacher:
             raise RunError(
                 f"The teacher {recipe.teacher.source} is not the one that {earlier.folder} was begun with. Bring it "
                 "back, or begin anew."
             )
         notes = _other_conditions(before, record)
-        progress = Progress()
+        progress = TrainingState()
         if found := read_checkpoint(earlier.checkpoints):
             progress, tensors, damaged = found
             plan.learner.restore(tensors)
@@ -142,7 +168,7 @@ class Sitting:
 
     @property
     def seconds(self) -> float:
-        """Of training, all sittings together."""
+        """Of training, all sessions together."""
         return time.perf_counter() - self.began
 
     @property
@@ -199,7 +225,7 @@ class Sitting:
         """Whether the step can be taken. If not: stop, or say that it was left out."""
         if math.isfinite(float(loss)):
             return True
-        self.plan.learner.forget()
+        self.plan.learner.discard()
         step = self.progress.step + 1
         names = [self.plan.pack.index.samples[int(sample)] for sample in batch.samples[:3]]
         if self.recipe.train.not_finite == "stop":
@@ -207,7 +233,7 @@ class Sitting:
         self.progress.metrics = self.run.append_metrics([{"event": "skipped", "step": step, "samples": names}])
         return False
 
-    def taken(self, step: int, loss: Tensor, right: Tensor, waited: float) -> None:
+    def taken(self, step: int, loss: Tensor, figures: Mapping[str, Tensor], waited: float) -> None:
         """A step was taken."""
         if self.waiting_for_first:  # it also sets things up, compiles: no measure for those to come
             self.waiting_for_first, self.ticked_at = False, time.perf_counter()
@@ -216,27 +242,25 @@ class Sitting:
         self._tick()
         self.progress.step = step
         self.progress.losses.append(float(loss))
-        self.progress.right.append(float(right))
+        for name, value in figures.items():
+            self.progress.figures.setdefault(name, []).append(float(value))
         self.waited += waited
 
     def epoch_ends(self) -> Epoch:
         """Validate, write metrics.jsonl, see whether it was the best."""
         plan, progress = self.plan, self.progress
-        validation = None
-        if plan.validates:
-            validation = plan.answers(plan.learner.average.model, plan.pack.of("validation"))
-            plan.learner.model.train()
-            if not math.isfinite(validation.loss):
-                self.torn = True  # nothing to go on from
-                raise _run_away(progress.step)
+        validation = plan.validate() if plan.validates else {}
+        plan.learner.model.train()
+        if not all(map(math.isfinite, validation.values())):
+            self.torn = True  # nothing to go on from
+            raise _run_away(progress.step)
         finite = [loss for loss in progress.losses if math.isfinite(loss)]
+        figures = {name: math.fsum(values) / len(values) for name, values in progress.figures.items()}
         epoch = Epoch(
             epoch=progress.step // plan.batches.steps_per_epoch,
             step=progress.step,
-            train_loss=math.fsum(finite) / max(1, len(finite)),
-            train_accuracy=math.fsum(progress.right) / len(progress.right),
-            validation_loss=validation.loss if validation else None,
-            validation_accuracy=validation.accuracy if validation else None,
+            train={"loss": math.fsum(finite) / max(1, len(finite)), **figures},
+            validation=validation,
             waited=self.waited / (time.perf_counter() - self.epoch_began),
             seconds=self.seconds,
         )
@@ -268,12 +292,12 @@ class Sitting:
             self.record = self.record.model_copy(update=update)
             model = learner.result() if finished else learner.average.model
             if finished:
-                learner.settle(self.plan.batches, self.progress.step, self.share_done(self.progress.step))
+                learner.refit_norms(self.plan.batches, self.progress.step, self.share_done(self.progress.step))
             if all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
                 names, about = self.plan.pack.index.class_names, dict(self.plan.about)
                 weights = Weights(model, self.plan.preprocess, names, about)
                 self.run.write_weights(weights, self.record)
-                if finished and (doubt := calibrate(model, self.plan.pack, self.plan.answers)):
+                if finished and (doubt := self.plan.calibrate(model)):
                     self.run.write_calibration(doubt)
             else:
                 self.run.write_record(self.record)
@@ -288,15 +312,15 @@ class Sitting:
     def _judge(self, epoch: Epoch) -> None:
         """Is it the best so far? For how long has it not got better?"""
         train, progress = self.recipe.train, self.progress
-        if epoch.validation_loss is None or epoch.validation_accuracy is None:
+        if not epoch.validation:
             return
         if train.choose != "last":
-            figure = epoch.validation_accuracy if train.choose == "accuracy" else -epoch.validation_loss
+            figure = epoch.validation[train.choose] * (-1 if train.choose == "loss" else 1)
             if progress.best is None or figure > progress.best:
                 progress.best = figure
-                self.plan.learner.remember()
-        if progress.least_loss is None or epoch.validation_loss < progress.least_loss:
-            progress.least_loss, progress.since = epoch.validation_loss, 0
+                self.plan.learner.keep_best()
+        if progress.least_loss is None or epoch.validation["loss"] < progress.least_loss:
+            progress.least_loss, progress.since = epoch.validation["loss"], 0
         else:
             progress.since += 1
 
@@ -309,10 +333,16 @@ class Sitting:
             told = {"loss": loss} if math.isfinite(loss) else {}  # JSON has no word for what is no number
             lines.append({"event": "step", "step": step, "learning_rate": rate * self.rate_share(step), **told})
         if epoch:
-            figures = {name: value for name, value in asdict(epoch).items() if value is not None}
-            lines.append({"event": "epoch", **figures})
+            lines.append({"event": "epoch", **_line(epoch)})
         self.progress.metrics = self.run.append_metrics(lines)
-        self.progress.losses, self.progress.right = [], []
+        self.progress.losses, self.progress.figures = [], {}
+
+
+def _line(epoch: Epoch) -> dict[str, Any]:
+    """As metrics.jsonl has it: train_loss, validation_accuracy, …"""
+    figures = {"train": epoch.train, "validation": epoch.validation}
+    named = {f"{split}_{name}": value for split, some in figures.items() for name, value in some.items()}
+    return {"epoch": epoch.epoch, "step": epoch.step, **named, "waited": epoch.waited, "seconds": epoch.seconds}
 
 
 def _compare(recipe: Recipe, run: Run, plan: Plan) -> None:

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitral.look.explain import MEANINGS, Explanation
 from vitral.look.figures import LIGHT, MAP, brightest, caption, figure, show_image
-from vitral.look.looked import MEANINGS, Look
 from vitral.look.readings import kept_mass
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def outline(map: Map, mass: float = HALF) -> list[tuple[tuple[float, float], tup
     return [((x, y), (x, y + 1)) for y, x in upright] + [((x, y), (x + 1, y)) for y, x in level]
 
 
-def draw_look(to: Path | IO[bytes], look: Look, model: str) -> None:
+def draw_look(to: Path | IO[bytes], look: Explanation, model: str) -> None:
     """The figure of a picture: the picture in its patches, the map, the answer, the grade; below, other maps."""
     down, across = look.map.shape
     rows = _rows(look)
@@ -81,7 +81,7 @@ def draw_look(to: Path | IO[bytes], look: Look, model: str) -> None:
         _below(bottom, look, rows, columns)
 
 
-def _what(look: Look, model: str) -> str:
+def _what(look: Explanation, model: str) -> str:
     down, across = look.map.shape
     name = caption(Path(look.name).name, 60)
     return (
@@ -90,7 +90,7 @@ def _what(look: Look, model: str) -> str:
     )
 
 
-def _above(top: "SubFigure", look: Look) -> None:
+def _above(top: "SubFigure", look: Explanation) -> None:
     left, middle, right = top.subfigures(
         1, 3, squeeze=False, width_ratios=[1, 1, 0.95 if look.answers else 1], wspace=0.02
     )[0]
@@ -120,7 +120,7 @@ def _above(top: "SubFigure", look: Look) -> None:
     _deletion(chart, look)
 
 
-def _answers(axes: "Axes", look: Look) -> None:
+def _answers(axes: "Axes", look: Explanation) -> None:
     """Bars, the most probable answer first; names stand above their bars, so that long ones have room."""
     axes.axis("off")
     axes.set_title("What it says")
@@ -134,7 +134,7 @@ def _answers(axes: "Axes", look: Look) -> None:
     axes.set_ylim(max(len(look.answers), 3) - 0.45, -0.4)
 
 
-def _deletion(axes: "Axes", look: Look) -> None:
+def _deletion(axes: "Axes", look: Explanation) -> None:
     """How the answer falls while patches are left out: in the order of the map, and in random ones."""
     assert look.grade is not None
     grade = look.grade
@@ -160,7 +160,7 @@ def _deletion(axes: "Axes", look: Look) -> None:
     axes.legend(frameon=False, fontsize=8.5, handlelength=1.4, labelspacing=0.3, **below)
 
 
-def _rows(look: Look) -> list[list[tuple[str, Map]]]:
+def _rows(look: Explanation) -> list[list[tuple[str, Map]]]:
     """The small maps below, row by row: the other methods, then each block's heads; of one block all in one row."""
     others = [(name, map) for name, map in look.maps.items() if name != look.method] if look.answers else []
     rows = [others] if len(look.heads) > 1 and others else []
@@ -171,7 +171,7 @@ def _rows(look: Look) -> list[list[tuple[str, Map]]]:
     return rows
 
 
-def _below(bottom: "SubFigure", look: Look, rows: list[list[tuple[str, Map]]], columns: int) -> None:
+def _below(bottom: "SubFigure", look: Explanation, rows: list[list[tuple[str, Map]]], columns: int) -> None:
     grid = bottom.subplots(len(rows), columns, squeeze=False)
     for axes in grid.flat:
         axes.axis("off")
@@ -195,7 +195,7 @@ def _show_lit(axes: "Axes", picture: Pixels, map: Map) -> None:
     axes.axis("off")
 
 
-def _grid(axes: "Axes", look: Look, alpha: float) -> None:
+def _grid(axes: "Axes", look: Explanation, alpha: float) -> None:
     """The borders of the patches: white on dark, so that they are seen on every picture."""
     (down, across), (height, width) = look.map.shape, look.picture.shape[1:]
     for colour, wide in (("#000000", 1.4), ("#FFFFFF", 0.6)):
@@ -206,7 +206,7 @@ def _grid(axes: "Axes", look: Look, alpha: float) -> None:
             axes.axvline(column * width / across - 0.5, **style)
 
 
-def _outlined(axes: "Axes", look: Look) -> None:
+def _outlined(axes: "Axes", look: Explanation) -> None:
     from matplotlib.collections import LineCollection
 
     (down, across), (height, width) = look.map.shape, look.picture.shape[1:]

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitral.classifier import opened
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError, RecipeError
-from vitral.look.maps import each_block, layout_of, queries_of
+from vitral.inference import Inference, load_calibrated
+from vitral.look.maps import attending, each_block, layout_of, queries_of
 from vitral.look.readings import FOR_A_CLASS, METHODS, class_attention
 from vitral.model.shapes import shapes
+from vitral.plugin import Code
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights
 from vitral.weights.pretrained import Pretrained
@@ -38,7 +39,7 @@ class Answer:
         return [int(label) for label in np.argsort(-self.probabilities, kind="stable")[:count]]
 
 
-class Subject:
+class InspectedModel:
     """A model, what it wants to see and what its answers are called.
 
     Threads may ask at once: one thread answers them all, one after another. A reading by gradients listens at the model
@@ -48,14 +49,15 @@ class Subject:
     >>> from vitral.model.vit import ViT, ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=4, channels=1, width=16, depth=1, heads=2, classes=2))
     >>> seen = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
-    >>> subject = Subject("cats", Weights(model, seen, ("cat", "dog")))
+    >>> subject = InspectedModel("cats", Weights(model, seen, ("cat", "dog")))
     >>> subject.answer(np.zeros((1, 8, 8), np.uint8), off=[3]).probabilities
     array([0.5, 0.5], dtype=float32)
     """
 
     def __init__(self, name: str, weights: Weights, calibration: Calibration | None = None) -> None:
         self.name = name
-        self.model = weights.model.eval()
+        self.model = attending(weights.model).eval()
+        self.inference = Inference(weights, calibration)
         self.preprocess = weights.preprocess
         names = weights.class_names
         unnamed = isinstance(weights, Pretrained) and weights.loaded and names == tuple(map(str, range(len(names))))
@@ -68,9 +70,9 @@ class Subject:
         self._worker = one_core_each(1) if is_small else ThreadPoolExecutor(1)
 
     @classmethod
-    def load(cls, source: str | Path) -> "Subject":
+    def load(cls, source: str | Path, code: Code = ()) -> "InspectedModel":
         """From a run or anybody's weights. They may have no classes: then there are maps and no answers."""
-        weights, calibration = opened(source)
+        weights, calibration = load_calibrated(source, code)
         path = Path(source)
         inside = path.is_file() and path.stem == "model"  # its folder says more
         named = path.resolve() if path.is_dir() else path
@@ -122,14 +124,11 @@ class Subject:
             return None
         return self._worker.submit(self._answered, pixels, keep).result()
 
-    @torch.inference_mode()
     def _answered(self, pixels: Pixels, keep: torch.Tensor | None) -> Answer:
-        tokens = self.model.features(self.images(pixels), keep, self.model.config.tokens_seen)
-        logits = torch.stack(self.model.logits(tokens)).mean(dim=0).float().cpu()
-        if self.calibration is None:
-            return Answer(logits.softmax(dim=1)[0].numpy(), None)
-        distance = self.calibration.distances(self.model.pool(tokens).float().cpu()).item()
-        return Answer(self.calibration.probabilities(logits)[0].numpy(), distance)
+        outputs = self.inference.outputs(self.images(pixels), keep)
+        distances = self.inference.distances(outputs)
+        probabilities = self.inference.probabilities(outputs)[0].numpy()
+        return Answer(probabilities, None if distances is None else distances.item())
 
     def maps(self, pixels: Pixels) -> Iterator[bytes]:
         """Block by block all of its attention, (heads, T, T) in float16: enough for a share of 0.00001 to be seen."""

@@ -22,7 +22,7 @@ from vitral.data.batches import Batches, in_order
 from vitral.data.config import AsItIs, Augment, Data, Resize, Scale
 from vitral.data.pack import pack
 from vitral.data.sources import open_source
-from vitral.weights.pixels import read_processor, read_timm, write_processor
+from vitral.weights.processors import read_processor, read_timm, write_processor
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PIXELS = FIXTURES / "hf_pixels"

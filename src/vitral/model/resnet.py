@@ -11,7 +11,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from vitral.errors import WeightsError
 
 
-class Block(nn.Module):
+class BasicBlock(nn.Module):
     """Two convolutions, and around them what came in: of every second pixel, with zeros for new channels, where the
     shape changes."""
 
@@ -39,8 +39,8 @@ class ResNet(nn.Module):
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         for number, (takes, gives) in enumerate(((16, 16), (16, 32), (32, 64)), start=1):
-            first = Block(takes, gives, stride=1 if number == 1 else 2)
-            rest = (Block(gives, gives, stride=1) for _ in range(blocks - 1))
+            first = BasicBlock(takes, gives, stride=1 if number == 1 else 2)
+            rest = (BasicBlock(gives, gives, stride=1) for _ in range(blocks - 1))
             self.add_module(f"layer{number}", nn.Sequential(first, *rest))
         self.linear = nn.Linear(64, classes)
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
@@ -78,7 +78,7 @@ def resnet_of(tensors: Mapping[str, Tensor], mean: tuple[float, ...], std: tuple
 def _faster(model: ResNet) -> ResNet:
     """The same answers sooner (240 pictures a second on one core became 410): each norm becomes part of the convolution
     before it, and channels lie side by side in memory."""
-    for part in (model, *(block for block in model.modules() if isinstance(block, Block))):
+    for part in (model, *(block for block in model.modules() if isinstance(block, BasicBlock))):
         for conv, bn in (("conv1", "bn1"), ("conv2", "bn2")):
             if hasattr(part, conv):
                 setattr(part, conv, fuse_conv_bn_eval(getattr(part, conv), getattr(part, bn)))

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from conftest import FIXTURES, slowly, stopped
+from conftest import FIXTURES, slowly, stopped, vit, vit_config
 from vitral import RecipeError, Run, RunError, events, load_pretrained, train
 from vitral.cli import vitral
-from vitral.evaluation.answers import answers
+from vitral.inference import outputs_of_pack
 from vitral.recipe import Recipe
 from vitral.recipes.choose import choose
-from vitral.training.frozen import Kept
+from vitral.training.feature_cache import CachedFeatures
 from vitral.training.preparation import prepared
 
 WEIGHTS = str(FIXTURES / "timm_vit")
@@ -47,14 +47,14 @@ def same(run: Run, name: str) -> bool:
 
 def test_the_recipe_is_that_of_the_weights_and_a_few_pictures_get_a_probe(pictures: Path) -> None:
     recipe, pretrained = asked(pictures), load_pretrained(WEIGHTS)
-    assert recipe.init.mode == "probe" and recipe.model.width == pretrained.model.config.width
+    assert recipe.init.mode == "probe" and recipe.model.words == pretrained.model.config.words
     assert recipe.data.mean == pretrained.preprocess.mean and recipe.model.classes == 0
     assert Recipe.from_toml(recipe.to_toml()) == recipe
 
 
 def test_a_probe_changes_nothing_but_the_head(pictures: Path, tmp_path: Path) -> None:
     plan = prepared(asked(pictures))
-    assert isinstance(plan.batches, Kept)
+    assert isinstance(plan.batches, CachedFeatures)
     learns = {name for name, parameter in plan.learner.model.named_parameters() if parameter.requires_grad}
     assert learns == {"head.weight", "head.bias"}
     run = train(asked(pictures), out=tmp_path / "run")
@@ -87,9 +87,9 @@ def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, weights: st
     plain = {"data__augment__crop": 0.0, "data__augment__flip": "none"}
     plan = prepared(asked(pictures, init__weights=str(FIXTURES / weights), **settings, **plain))
     batches = plan.batches
-    assert isinstance(batches, Kept)
+    assert isinstance(batches, CachedFeatures)
     step, batch = next(batches.starting_at(1))
-    model = plan.learner.model.eval()
+    model = vit(plan.learner.model).eval()
     for name in model.config.classifiers:  # they start at zero, and anything times zero is equal
         torch.nn.init.normal_(getattr(model, name).weight)
     with torch.inference_mode():
@@ -97,8 +97,8 @@ def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, weights: st
         whole = model(plan.preprocess.normalise(images))
         torch.testing.assert_close(batches.forward(model, batch.images), whole, rtol=0, atol=1e-5)
     for numbers in (plan.pack.of("validation"), plan.pack.of("train")[::-2]):
-        found, whole_too = batches.answers(model, numbers), answers(model, plan.pack, numbers, plan.preprocess)
-        for name in ("logits", "labels", "features"):
+        found, whole_too = batches.outputs(model, numbers), outputs_of_pack(model, plan.pack, numbers, plan.preprocess)
+        for name in ("logits", "features"):
             torch.testing.assert_close(getattr(found, name), getattr(whole_too, name), rtol=0, atol=1e-5)
     assert step == 1
 
@@ -106,8 +106,8 @@ def test_kept_tokens_give_what_the_whole_model_gives(pictures: Path, weights: st
 def test_views_are_fixed_and_come_in_turn(pictures: Path) -> None:
     flipped = asked(pictures, data__augment__flip="random", init__views=2)
     plan = prepared(flipped)
-    assert isinstance(plan.batches, Kept) and len(plan.batches.tokens) == 2
-    assert not torch.equal(plan.batches.tokens[0], plan.batches.tokens[1])
+    assert isinstance(plan.batches, CachedFeatures) and len(plan.batches.train) == 2
+    assert not torch.equal(plan.batches.train[0], plan.batches.train[1])
     epochs: list[dict[int, torch.Tensor]] = [{}, {}, {}]
     for step, batch in islice(plan.batches.starting_at(1), 3 * plan.batches.steps_per_epoch):
         seen = epochs[(step - 1) // plan.batches.steps_per_epoch]
@@ -116,7 +116,7 @@ def test_views_are_fixed_and_come_in_turn(pictures: Path) -> None:
     assert all(torch.equal(first[sample], third[sample]) for sample in first.keys() & third.keys())
     assert any(not torch.equal(first[sample], second[sample]) for sample in first.keys() & second.keys())
     anew = prepared(asked(pictures, data__augment__flip="random"))
-    assert not isinstance(anew.batches, Kept)  # other pictures in every epoch: nothing to keep
+    assert not isinstance(anew.batches, CachedFeatures)  # other pictures in every epoch: nothing to keep
 
 
 def test_a_run_from_weights_resumes_to_the_bit(pictures: Path, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_measured_stem_that_thaws_resumes_to_the_bit_and_its_average_is_settle
     # Measured anew for the averaged weights, and not those of the last step.
     plan = prepared(recipe)
     plan.learner.average.model.load_state_dict(state)
-    plan.learner.settle(plan.batches, after=10, progress=1.0)
+    plan.learner.refit_norms(plan.batches, after=10, progress=1.0)
     norms = [name for name in state if name.endswith(("running_mean", "running_var"))]
     assert norms and not all(torch.equal(start[name], state[name]) for name in norms)
     for name in norms:
@@ -158,7 +158,7 @@ def test_a_probe_from_a_run_of_our_own_keeps_all_but_the_head(pictures: Path, tm
     """With a whitened stem, whose BatchNorms remember things too; stopped, resumed and averaged."""
     first = choose(str(pictures), {"train.budget": "3steps", "train.baseline": False, "train.batch_size": 8}).recipe
     before = train(first, out=tmp_path / "first")
-    assert first.model.stem.kind == "whitened"
+    assert vit_config(first.model).stem.kind == "whitened"
     given = {"init.weights": str(before.folder), "train.epochs": 2, "train.batch_size": 8, "train.baseline": False}
     recipe = choose(str(pictures), given | {"train.ema": 0.9, "train.optimizer": optimizer}).recipe
     whole = train(recipe, out=tmp_path / "whole")
@@ -203,12 +203,12 @@ def numbers(module: torch.nn.Module, at_least: int = 0) -> int:
 
 def test_the_rates_are_told_part_by_part(pictures: Path) -> None:
     learner = prepared(asked(pictures, init__mode="gentle", train__optimizer__learning_rate=0.001)).learner
-    told = learner.optimizers.parts(learner.model)
+    told = learner.optimizers.groups(learner.layers)
     parts = {part.name: part.rate for part in told}
     assert parts["head"] == pytest.approx(0.001) and parts["blocks.1"] == pytest.approx(0.00075)
     assert parts["blocks.0"] == pytest.approx(0.001 * 0.75**2) and parts["embedding"] == pytest.approx(0.001 * 0.75**3)
     assert len(told) == len(parts) and sum(part.numbers for part in told) == numbers(learner.model)
-    block, first = learner.model.blocks[0], told[1]
+    block, first = vit(learner.model).blocks[0], told[1]
     assert first.numbers == numbers(block) and first.decayed == numbers(block, at_least=2)  # dimensions: matrices
 
 
@@ -219,7 +219,7 @@ def test_with_weights_a_set_that_is_a_recipe_too_is_its_pictures() -> None:
     assert told.exit_code == 0 and "As many steps as fit into 2m, of 64 pictures." in told.output, told.output
     assert f"The model is that of {WEIGHTS}" in told.output and "10 classes" in told.output
     shown = CliRunner().invoke(vitral, ["show", *asked[1:]]).output
-    assert Recipe.from_toml(shown).model.patch_size == 8 and Recipe.from_toml(shown).data.source == "digits"
+    assert Recipe.from_toml(shown).model.stride == 8 and Recipe.from_toml(shown).data.source == "digits"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError
-from vitral.look.drawn import draw_colours, draw_depth, draw_distances, draw_filters, draw_positions
+from vitral.look.plots import draw_colours, draw_depth, draw_distances, draw_filters, draw_positions
 from vitral.look.readings import (
     Colours,
     attention_distance,

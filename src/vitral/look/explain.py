@@ -16,9 +16,10 @@ from vitral.data.decode import Picture, decode
 from vitral.data.preprocess import Preprocess
 from vitral.errors import DataError, RecipeError
 from vitral.look.grading import Grade, grade, with_random_weights
+from vitral.look.inspected_model import InspectedModel
 from vitral.look.maps import Some, blocks_of
 from vitral.look.readings import METHODS, answer_by_head
-from vitral.look.subject import Subject
+from vitral.plugin import Code
 from vitral.settings import unknown
 from vitral.weights.own import Weights
 
@@ -38,7 +39,7 @@ Map = NDArray[np.float32]  # (down, across)
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
+class Explanation:
     """All that a figure shows."""
 
     name: str  # of the picture
@@ -83,14 +84,14 @@ class Look:
         }
 
 
-class Looker:
-    """Looks at pictures with one model; `Looker.load("runs/digits").look("picture.png")` gives a Look.
+class Explainer:
+    """Looks at pictures with one model; `Explainer.load("runs/digits").look("picture.png")` gives an Explanation.
 
     `method` is one of METHODS; None takes the one that explained best when all were measured. `blocks` are those whose
     heads are shown.
     """
 
-    def __init__(self, subject: Subject, method: str | None = None, blocks: Some = -1) -> None:
+    def __init__(self, subject: InspectedModel, method: str | None = None, blocks: Some = -1) -> None:
         self.subject = subject
         self.method = method or (DEFAULT if subject.class_names else WITHOUT_CLASSES)
         if self.method not in METHODS:
@@ -102,17 +103,17 @@ class Looker:
         self.blocks = blocks_of(subject.model, blocks)
 
     @classmethod
-    def load(cls, source: str | Path, method: str | None = None, blocks: Some = -1) -> "Looker":
+    def load(cls, source: str | Path, method: str | None = None, blocks: Some = -1, code: Code = ()) -> "Explainer":
         """From a run or anybody's weights."""
-        return cls(Subject.load(source), method, blocks)
+        return cls(InspectedModel.load(source, code), method, blocks)
 
     @cached_property
-    def untrained(self) -> Subject:
+    def untrained(self) -> InspectedModel:
         """The same model with random weights: one for all pictures."""
         own = self.subject
-        return Subject(own.name, Weights(with_random_weights(own.model), own.preprocess, own.class_names))
+        return InspectedModel(own.name, Weights(with_random_weights(own.model), own.preprocess, own.class_names))
 
-    def each(self, pictures: Iterable[Path]) -> Iterator[Look | DataError]:
+    def each(self, pictures: Iterable[Path]) -> Iterator[Explanation | DataError]:
         """One after another; for a picture that cannot be read, the error that says why."""
         for picture in pictures:
             try:
@@ -120,7 +121,7 @@ class Looker:
             except DataError as error:
                 yield error
 
-    def look(self, picture: Picture, name: str = "The picture") -> Look:
+    def look(self, picture: Picture, name: str = "The picture") -> Explanation:
         """Look at one picture."""
         name = str(picture) if isinstance(picture, str | Path) else name
         subject, model = self.subject, self.subject.model
@@ -130,7 +131,7 @@ class Looker:
         by_block = answer_by_head(model, images, self.blocks)[0].cpu().numpy()  # (blocks, heads, down, across)
         maps = {one: subject.reading(pixels, one) for one in subject.methods}
         names, graded = subject.class_names, not self._why_not
-        return Look(
+        return Explanation(
             name=name,
             picture=sharp(picture, subject.preprocess),
             patch_size=model.config.patch_size,

@@ -10,30 +10,32 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from vitral.data.pack import Pack
-from vitral.evaluation.answers import Answers
-from vitral.model.vit import ViT
+from vitral.inference import Outputs
+from vitral.model.interface import Model
 from vitral.weights.calibration import Calibration, head_of
 
 MOST = 5_000  # training pictures whose features are looked at
 NEAR = 0.95  # share of the validation pictures that count as like those learnt from
 
 
-def calibrate(model: ViT, pack: Pack, ask: Callable[[ViT, NDArray[np.int64]], Answers]) -> Calibration | None:
+def calibrate(model: Model, pack: Pack, outputs: Callable[[Model, NDArray[np.int64]], Outputs]) -> Calibration | None:
     """None where there are no validation pictures: on those that it learnt from, a model is surer than it should be."""
     if not len(pack.of("validation")):
         return None
-    learnt, held_out = (ask(model, numbers) for numbers in (_some_of_each_class(pack), pack.of("validation")))
-    means, metric = class_statistics(learnt.features, learnt.labels, model.config.classes)
-    found = Calibration(
+    numbers = {"learnt": _some_of_each_class(pack), "held out": pack.of("validation")}
+    learnt, held_out = (outputs(model, some) for some in numbers.values())
+    learnt_labels, labels = (torch.from_numpy(pack.index.labels[some]) for some in numbers.values())
+    means, metric = class_statistics(learnt.features, learnt_labels, model.config.classes)
+    measured = Calibration(
         head=head_of(model),
-        temperature=torch.tensor(fit_temperature(held_out.logits, held_out.labels)),
+        temperature=torch.tensor(fit_temperature(held_out.logits, labels)),
         means=means,
         metric=metric,
         far=torch.tensor(1.0),
     )
-    far = torch.quantile(found.distances(held_out.features), NEAR)
+    far = torch.quantile(measured.distances(held_out.features), NEAR)
     # Not quite 0 where features do not vary at all: then nothing is far.
-    return replace(found, far=far.clamp(min=1e-6))
+    return replace(measured, far=far.clamp(min=1e-6))
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:

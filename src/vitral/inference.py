@@ -1,0 +1,116 @@
+"""One way to ask a model: weights, preprocessing and calibration give outputs for pictures, batch by batch.
+
+Classifier, look, evaluation and training stand on it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from vitral.data.batches import in_order
+from vitral.data.pack import Pack
+from vitral.data.preprocess import Preprocess
+from vitral.model.interface import Model
+from vitral.plugin import Code
+from vitral.run import Run
+from vitral.weights.calibration import Calibration
+from vitral.weights.own import Weights
+from vitral.weights.pretrained import Pretrained, load_pretrained
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model makes of n pictures."""
+
+    logits: Tensor  # (n, classes)
+    features: Tensor  # (n, F): what the classifier saw
+
+    @cached_property
+    def predicted(self) -> NDArray[np.int64]:
+        """(n,) the most probable class."""
+        return self.logits.argmax(dim=1).numpy()
+
+    def loss(self, labels: Tensor) -> float:
+        """Mean cross-entropy."""
+        return float(cross_entropy(self.logits, labels))
+
+    def accuracy(self, labels: Tensor) -> float:
+        """Share of right predictions."""
+        return float(np.mean(self.predicted == labels.numpy()))
+
+
+@torch.no_grad()
+def outputs_of(model: Model, images: Tensor, keep: Tensor | None = None) -> Outputs:  # (B, C, H, W)
+    """For images as the preprocessing gives them; `keep`, (B, K): the patches to look at. On the CPU, in float32."""
+    tokens = model.head_tokens(images.to(next(model.parameters())), keep)
+    logits = torch.stack(model.logits(tokens)).mean(dim=0)
+    return Outputs(logits.float().cpu(), model.pool(tokens).float().cpu())
+
+
+def outputs_of_pack(
+    model: Model, pack: Pack, numbers: NDArray[np.int64], preprocess: Preprocess, mirrored: bool = False
+) -> Outputs:
+    """For the pictures of these numbers; `mirrored`: also for their mirror images, and the mean of the probabilities.
+
+    The model is left in evaluation mode.
+    """
+    model.eval()
+    parts = []
+    for batch in in_order(pack, numbers, preprocess):
+        one = outputs_of(model, batch.images)
+        if mirrored:
+            both = torch.stack([one.logits, outputs_of(model, batch.images.flip(3)).logits])
+            one = Outputs(both.softmax(dim=2).mean(dim=0).log(), one.features)
+        parts.append(one)
+    return joined(parts)
+
+
+def joined(parts: Iterable[Outputs]) -> Outputs:
+    """Those of several batches."""
+    each = [(part.logits, part.features) for part in parts]
+    return Outputs(*map(torch.cat, zip(*each, strict=True)))
+
+
+class Inference:
+    """A model that is ready to be asked: its weights, how it wants to see pictures, and its honest doubt."""
+
+    def __init__(self, weights: Weights, calibration: Calibration | None = None) -> None:
+        self.model = weights.model.eval()
+        self.preprocess = weights.preprocess
+        self.class_names = weights.class_names
+        self.calibration = calibration
+        self.notes = weights.notes if isinstance(weights, Pretrained) else ()  # what to know before believing it
+
+    @classmethod
+    def load(cls, source: str | Path | Run, code: Code = ()) -> "Inference":
+        """From a run, or anybody's weights. `code`: files of Python that may be run, where the model is in one."""
+        return cls(*load_calibrated(source, code))
+
+    def outputs(self, images: Tensor, keep: Tensor | None = None) -> Outputs:
+        """For a batch as the preprocessing gives it, (B, C, H, W)."""
+        return outputs_of(self.model, images, keep)
+
+    def probabilities(self, outputs: Outputs) -> Tensor:  # → (n, classes)
+        """At the temperature that was measured; without one, as the model holds them."""
+        return self.calibration.probabilities(outputs.logits) if self.calibration else outputs.logits.softmax(dim=1)
+
+    def distances(self, outputs: Outputs) -> Tensor | None:  # → (n,)
+        """How unlike the pictures that were learnt from each one is; above 1, unlike them all. None: not measured."""
+        return self.calibration.distances(outputs.features) if self.calibration else None
+
+
+def load_calibrated(source: str | Path | Run, code: Code = ()) -> tuple[Weights, Calibration | None]:
+    """The weights of a run or of anybody, and the calibration beside them, where there is one."""
+    if isinstance(source, Run) or Run.is_run(source):
+        run = source if isinstance(source, Run) else Run.load(source)
+        weights = run.weights(code)
+        return weights, Calibration.load(run.folder, weights.model)
+    pretrained = load_pretrained(source, code=code)
+    return pretrained, Calibration.load(pretrained.folder, pretrained.model) if pretrained.folder else None

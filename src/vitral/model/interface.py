@@ -1,0 +1,143 @@
+"""What every model here is: what training, evaluation and look may ask of it, and nothing more.
+
+A model has a config and turns images into tokens, tokens into what its heads see, and that into logits. All but
+`features` has a default, for a model that has its blocks in `blocks` and its classifier in `head`. The one to read is
+`ViT` in vit.py.
+
+Shapes: B images, C channels, H height, W width, T tokens, D width of a token, F of what a head sees.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from vitral.errors import DataError, RecipeError
+from vitral.model.config import ModelConfig, Regularise
+
+# The trunk is what a probe freezes. The head is new for new classes; pre_logits stands between the two.
+PartOfModel = Literal["trunk", "pre_logits", "head"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Parameters that stand at one depth of a model: they are frozen, thawed and slowed down together."""
+
+    name: str  # embedding, blocks.0, …, head
+    depth: int  # 0 at the input, then one more for each block; what stands above the last block is one deeper
+    parameters: dict[str, nn.Parameter]  # by their names in the model
+    part: PartOfModel = "trunk"
+
+
+class Model(nn.Module, ABC):
+    """The base of all models."""
+
+    config: ModelConfig
+    regularise: Regularise
+
+    attends: ClassVar[bool] = False  # has attention to look at
+    drops_patches: ClassVar[bool] = False  # `features` can leave patches out: `keep`
+    any_size: ClassVar[bool] = False  # takes images of other sizes than the config's
+    splits: ClassVar[bool] = False  # has `tokens_after` and `head_tokens_from`
+
+    @abstractmethod
+    def features(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, T, D)
+        """All tokens after the last block. `keep`, (B, K): the numbers of the patches to look at; None: all."""
+
+    def views(self, tokens: Tensor) -> Sequence[Tensor]:  # (B, T, D) → each (B, F)
+        """What each classifier sees: by default there is one, and it sees the mean of all tokens."""
+        return [tokens.mean(dim=1)]
+
+    def classify(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:  # each (B, F) → each (B, classes)
+        """The logits of each classifier."""
+        return tuple(self.get_submodule("head")(view) for view in views)
+
+    def layers(self) -> list[Layer]:
+        """Every parameter in its layer, from the input to the head: what is made before `blocks` is the embedding, then
+        block by block, then what stands above them."""
+        inside: dict[str, dict[str, nn.Parameter]] = {"embedding": {}}
+        depths = {"embedding": 0}
+        for name, parameter in self.named_parameters():
+            first, number, *_ = f"{name}.".split(".")
+            if first == "blocks":
+                layer = f"blocks.{number}"
+                depths[layer] = int(number) + 1
+            else:
+                layer = first if len(depths) > 1 or first.startswith("head") else "embedding"
+            inside.setdefault(layer, {})[name] = parameter
+        top = max(depths.values()) + 1
+        return [Layer(name, depths.get(name, top), some, _part(name)) for name, some in inside.items() if some]
+
+    def matrices(self) -> dict[str, int]:
+        """What Muon orthogonalises: names of weights, and how many matrices lie in each, one above the other."""
+        return {}
+
+    def fit_inputs(self, images: Tensor) -> None:  # (B, C, H, W)
+        """See some training images before the first step: where a layer is measured and not learned."""
+        return
+
+    def refit_norms(self, batches: Iterable[Tensor]) -> None:  # each (B, C, H, W)
+        """Measure what BatchNorms remember anew, as the weights are now."""
+        return
+
+    def step_words(self) -> dict[str, str]:
+        """What the steps that `shapes` lists are, in words, by name (blocks.*.attn); others are told by their class."""
+        return {}
+
+    def head_tokens(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, t, D)
+        """As many of the features as the classifiers look at: a model may spare the others."""
+        return self.features(images, keep)
+
+    def tokens_after(self, images: Tensor, depth: int) -> Tensor:  # (B, C, H, W) → (B, T, D)
+        """The tokens as they leave the layers up to a depth."""
+        raise NotImplementedError
+
+    def head_tokens_from(self, tokens: Tensor, depth: int) -> Tensor:  # (B, T, D) → (B, t, D)
+        """`head_tokens`, from where `tokens_after` stopped."""
+        raise NotImplementedError
+
+    def patch_tokens(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, N, D)
+        """Those of the features that stand for places in the image, in reading order."""
+        return tokens
+
+    def logits(self, tokens: Tensor) -> tuple[Tensor, ...]:  # (B, T, D) → (B, classes), one tensor per classifier
+        """Of each classifier."""
+        return self.classify(self.views(tokens))
+
+    def pool(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, F)
+        """What the classifiers see, for those who want features; of two, the mean."""
+        return torch.stack(list(self.views(tokens))).mean(dim=0)
+
+    def forward(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, classes)
+        return torch.stack(self.logits(self.head_tokens(images, keep))).mean(dim=0)
+
+    def __repr__(self) -> str:
+        height, width = self.config.height_width
+        count = sum(parameter.numel() for parameter in self.parameters())
+        images, classes = f"{height}×{width}×{self.config.channels}", self.config.classes
+        return f"{type(self).__name__}({images} → {classes} classes; {count:,} parameters)"
+
+    def grid_of(self, images: Tensor) -> tuple[int, int]:
+        """How many places `patch_tokens` has for these images: (down, across). Images that do not fit are refused."""
+        _, channels, height, width = images.shape
+        stride = self.config.stride
+        if channels != self.config.channels:
+            raise DataError(f"The images have {channels} channels, and the model takes {self.config.channels}.")
+        if height % stride or width % stride or 0 in (height, width):
+            below = "×".join(str(max(side // stride, 1) * stride) for side in (height, width))
+            above = "×".join(str(max(-(-side // stride), 1) * stride) for side in (height, width))
+            raise DataError(
+                f"Patches of {stride} pixels do not divide images of {height}×{width}. Try {below} or {above}."
+            )
+        return height // stride, width // stride
+
+    def at(self, image_size: int | tuple[int, int]) -> Self:
+        """A copy of the model made for another image size."""
+        raise RecipeError(f"A model of kind {self.config.kind} is made for one image size: it has no other.")
+
+
+def _part(layer: str) -> PartOfModel:
+    return "head" if layer.startswith("head") else "pre_logits" if layer == "pre_logits" else "trunk"

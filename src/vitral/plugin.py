@@ -1,0 +1,70 @@
+"""Python files of one's own, named as `mine.py:Mixer`: the only place where such a name becomes code that runs.
+
+Who types the name asks for the file to be run. What is stored (a run, a file of weights) only remembers the name and
+the sha256 of the file: it runs nothing until a person names the file again, with `--code mine.py` or `code="mine.py"`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitral.errors import RecipeError
+from vitral.files import run_python, sha256_of
+
+Code = str | Path | Iterable[str | Path]  # files that a person allows to be run
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """What a name stands for, once its file was run."""
+
+    value: Any
+    names: dict[str, Any]  # all that the file defines
+    sha256: str  # of the file
+
+
+def is_plugin(name: str) -> bool:
+    """`mine.py:Mixer`, and not a word of ours."""
+    return ".py:" in name
+
+
+def load_plugins(names: Iterable[str]) -> dict[str, Plugin]:
+    """Run the files that a person has typed, each once, and take out of them what the names say."""
+    paths = {name: Path(name.rpartition(":")[0]) for name in names}
+    return _loaded(paths)
+
+
+def load_stored_plugins(stored: Mapping[str, str], code: Code, who: str) -> dict[str, Plugin]:
+    """The same for names that `who` has stored, each with the sha256 of its file: only those files are run that the
+    person has named in `code`, and that are what they were."""
+    files = [Path(code)] if isinstance(code, str | Path) else [Path(file) for file in code]
+    for file in files:
+        if not file.is_file():
+            raise RecipeError(f"There is no file {file}.")
+    digests = {sha256_of(file): file for file in files}
+    for name, sha256 in stored.items():
+        path = name.rpartition(":")[0]
+        if not files:
+            raise RecipeError(
+                f"{who} was made with {name}, and a file of Python is not run by itself. If you trust it: --code {path}"
+            )
+        if sha256 not in digests:
+            given = " and ".join(map(str, files))
+            raise RecipeError(
+                f"{given} is not the {path} that {who} was made with: it has changed since. Bring back the file whose "
+                f"sha256 begins with {sha256[:12]}, or train again."
+            )
+    return _loaded({name: digests[sha256] for name, sha256 in stored.items()})
+
+
+def _loaded(paths: Mapping[str, Path]) -> dict[str, Plugin]:
+    defined = {path: run_python(str(path)) for path in dict.fromkeys(paths.values())}
+    plugins = {}
+    for name, path in paths.items():
+        inside, values = name.rpartition(":")[2], defined[path]
+        if inside not in values:
+            public = [known for known, value in values.items() if callable(value) and not known.startswith("_")]
+            raise RecipeError(f"{path} has no {inside}. It has: {', '.join(public) or 'nothing'}.")
+        plugins[name] = Plugin(values[inside], values, sha256_of(path))
+    return plugins

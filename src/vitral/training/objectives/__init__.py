@@ -1,0 +1,55 @@
+"""What a model learns by: from a batch to a loss. One file per objective; the learner knows none of them.
+
+A new one is a class of `Objective` in a file here, or in one's own (`train.objective=mine.py:Focal`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from copy import deepcopy
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from vitral.data.batches import Batch
+from vitral.model.interface import Model
+
+
+class Objective(nn.Module, ABC):
+    """What there is to lose, and the figures that tell how it goes.
+
+    Modules that it has (a decoder, a projector) learn with the model and are checkpointed, and are not part of
+    model.safetensors. What it draws from torch's random numbers follows from seed and step alone.
+    """
+
+    figures: ClassVar[tuple[str, ...]] = ()  # the names of what `loss` and `validate` tell, beside the loss
+    needs_labels: ClassVar[bool] = True
+    # How many views of each picture a batch has, by the size of each as a share of the model's image size: the first is
+    # `batch.images`, the others are `batch.more_views`.
+    views: ClassVar[tuple[float, ...]] = (1.0,)
+    # Whether it asks the model for `model(images, keep)` alone. Then what frozen blocks make of pictures can be cached.
+    only_logits: ClassVar[bool] = False
+
+    @abstractmethod
+    def loss(self, model: Model, batch: Batch, step: int, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a batch, (), and its figures. `progress`, 0 to 1: how far the training is."""
+
+    def after_step(self, model: Model, step: int) -> None:
+        """The weights have moved: where something follows them, such as a teacher that is their average."""
+        return
+
+    @torch.no_grad()
+    def validate(self, model: Model, batches: Iterable[Batch]) -> dict[str, float]:
+        """The same figures, and the loss, on validation pictures: by default their means over the batches."""
+        sums: dict[str, float] = {}
+        count = 0
+        for batch in batches:
+            loss, figures = self.loss(model, batch, step=0, progress=1.0)
+            for name, value in {"loss": loss, **figures}.items():
+                sums[name] = sums.get(name, 0.0) + float(value) * len(batch.samples)
+            count += len(batch.samples)
+        return {name: value / count for name, value in sums.items()}
+
+    def copy(self) -> "Objective":
+        """One to try something out with: what it learns is its own, the rest is shared."""
+        return deepcopy(self) if any(True for _ in self.state_dict()) else self

@@ -1,0 +1,53 @@
+"""The label is to be the most probable class: cross-entropy."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from vitral.data.batches import Batch
+from vitral.model.interface import Model
+from vitral.training.objectives import Objective
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # logits (B, classes), labels (B,) or shares (B, classes) → ()
+
+
+class Classification(Objective):
+    """A loss of the logits, and the share of labels that were the most probable class.
+
+    >>> Classification().figures
+    ('accuracy',)
+    """
+
+    figures = ("accuracy",)
+    only_logits = True
+
+    def __init__(
+        self, class_weights: Tensor | None = None, label_smoothing: float = 0.0, function: Loss | None = None
+    ) -> None:
+        """`function` takes the place of cross-entropy: somebody's own loss of logits and targets."""
+        super().__init__()
+        self.class_weights, self.label_smoothing, self.function = class_weights, label_smoothing, function
+
+    def loss(self, model: Model, batch: Batch, step: int, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
+        logits = model(batch.images, batch.keep).to(batch.images.dtype)
+        return self.of_logits(logits, batch.targets), {"accuracy": accuracy(logits, batch.labels)}
+
+    def of_logits(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """(B, classes), and labels (B,) or shares (B, classes) → ()."""
+        if self.function:
+            return self.function(logits, targets)
+        return cross_entropy(logits, targets, weight=self.class_weights, label_smoothing=self.label_smoothing)
+
+    @torch.no_grad()
+    def validate(self, model: Model, batches: Iterable[Batch]) -> dict[str, float]:
+        """By the plain cross-entropy, so that runs with other settings can be compared."""
+        parts = [(model(batch.images, batch.keep).float().cpu(), batch.labels.cpu()) for batch in batches]
+        logits, labels = map(torch.cat, zip(*parts, strict=True))
+        right = (logits.argmax(dim=1) == labels).double().mean()
+        return {"loss": float(cross_entropy(logits, labels)), "accuracy": float(right)}
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:  # (B, classes), (B,) → ()
+    return (logits.detach().argmax(dim=1) == labels).sum() / len(labels)

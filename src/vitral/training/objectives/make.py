@@ -1,0 +1,53 @@
+"""From a recipe to an objective: one of ours, or one in somebody's own file."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from vitral.data.batches import class_weights
+from vitral.data.pack import Pack
+from vitral.errors import RecipeError
+from vitral.model.interface import Model
+from vitral.plugin import Plugin
+from vitral.training.config import OwnObjective, Train
+from vitral.training.objectives import Objective
+from vitral.training.objectives.classification import Classification
+
+
+def objective_class(train: Train, plugins: Mapping[str, Plugin]) -> type[Objective]:
+    """What a recipe asks for. A function in somebody's own file is a loss of logits and targets: classification."""
+    if not isinstance(train.objective, OwnObjective):
+        return Classification
+    kind, own = train.objective.kind, plugins[train.objective.kind].value
+    if isinstance(own, type) and issubclass(own, Objective):
+        return own
+    if isinstance(own, type) or not callable(own):
+        raise RecipeError(
+            f"train.objective {kind} is neither a function of logits and targets nor a class of "
+            "vitral.training.objectives.Objective."
+        )
+    return Classification
+
+
+def make_objective(train: Train, plugins: Mapping[str, Plugin], pack: Pack, model: Model) -> Objective:
+    """Ready to learn by."""
+    if not isinstance(train.objective, OwnObjective):
+        weights = class_weights(pack) if train.class_weights == "balanced" else None
+        device = next(model.parameters()).device
+        return Classification(None if weights is None else weights.to(device), train.label_smoothing)
+    if train.label_smoothing or train.class_weights != "none":
+        raise RecipeError(
+            "train.label_smoothing and train.class_weights are settings of train.objective=classification: leave them "
+            "out, or build them into your own."
+        )
+    own, settings = plugins[train.objective.kind].value, train.objective.settings
+    if isinstance(own, type):
+        return _made(train.objective.kind, own, model, settings)
+    return Classification(function=partial(own, **settings))
+
+
+def _made(name: str, own: type[Objective], model: Model, settings: dict[str, Any]) -> Objective:
+    try:
+        return own(model, **settings)
+    except TypeError as error:  # such as an unknown setting
+        raise RecipeError(f"train.objective {name} cannot be made of these settings ({error}).") from error

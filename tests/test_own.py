@@ -1,0 +1,246 @@
+"""Somebody's own architecture and objective, in files of their own (tests/own/): all commands, and no line of ours."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conftest import quick_digits, stopped
+from vitral import Classifier, RecipeError, Run, RunError, Step, evaluate, events, load_pretrained, train
+from vitral.data.batches import Batch
+from vitral.model.interface import Model
+from vitral.recipe import Recipe
+from vitral.training.objectives import Objective
+from vitral.training.preparation import prepared
+
+OWN = Path(__file__).parent / "own"
+SEVEN = Path(__file__).parents[1] / "docs" / "pictures" / "seven.png"
+
+
+def own(folder: Path, **settings: object) -> Recipe:
+    """A Mixer that learns digits by the focal loss."""
+    for name in ("mixer.py", "focal.py"):
+        shutil.copy(OWN / name, folder)
+    given = {
+        "model.kind": f"{folder}/mixer.py:Mixer",
+        "model.patch_size": 2,
+        "train.objective": {"kind": f"{folder}/focal.py:focal", "gamma": 1.5},
+        "train.label_smoothing": 0.0,
+        "train.epochs": 1,
+    }
+    return quick_digits().changed(given | {name.replace("__", "."): value for name, value in settings.items()})
+
+
+def code(folder: Path) -> list[Path]:
+    return [folder / "mixer.py", folder / "focal.py"]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("own")
+    return train(own(folder), out=folder / "run")
+
+
+def test_files_of_ones_own_are_small() -> None:
+    counts = {name: len((OWN / name).read_text().splitlines()) for name in ("mixer.py", "focal.py")}
+    assert counts["mixer.py"] <= 60 and counts["focal.py"] <= 20, counts
+
+
+def test_the_run_remembers_the_files_and_its_settings(mixed: Run) -> None:
+    folder, record = mixed.folder.parent, mixed.record
+    assert record.state == "finished" and len(record.code or {}) == 2
+    assert mixed.recipe.plugins == tuple(record.code or {})
+    assert mixed.recipe.train.objective.write() == {"kind": f"{folder}/focal.py:focal", "gamma": 1.5}
+    assert {"train_loss", "validation_accuracy"} <= mixed.metrics[-1].keys()
+
+
+def test_the_loss_is_the_one_in_the_file(tmp_path: Path) -> None:
+    plan = prepared(own(tmp_path, data__augment={}))
+    step, batch = next(plan.batches.starting_at(1))
+    with torch.no_grad():
+        p = plan.learner.model(batch.images).softmax(1)[torch.arange(len(batch.labels)), batch.labels]
+        expected = -((1 - p) ** 1.5 * p.log()).mean()
+    loss, figures = plan.learner.gradients(step, batch, 0.0)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-4) and figures.keys() == {"accuracy"}
+
+
+def test_evaluate_predict_and_probe_take_the_file_by_name(mixed: Run) -> None:
+    files = code(mixed.folder.parent)
+    evaluation = evaluate(mixed, code=files)
+    predictions = Classifier.load(mixed, code=files).predict([SEVEN])
+    assert evaluation.pictures == 360 and predictions[0].label in evaluation.weights.class_names
+    assert not (mixed.folder / "attention.png").exists()
+    assert "Where it looked" not in (mixed.folder / "report.html").read_text()
+    other = load_pretrained(mixed.folder / "model.safetensors", code=files[0], classes=("cat", "dog"))
+    assert other.model(torch.zeros(1, 1, 8, 8)).shape == (1, 2)
+
+
+def test_a_run_opened_without_its_file_runs_nothing(
+    mixed: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even where the file lies at hand: this one would leave a trace."""
+    shutil.copytree(mixed.folder, tmp_path / "run")
+    monkeypatch.chdir(mixed.folder.parent)
+    copied, trace = Run.load(tmp_path / "run"), tmp_path / "trace"
+    with (mixed.folder.parent / "mixer.py").open("a") as file:
+        file.write(f"\nopen({str(trace)!r}, 'w')\n")
+    try:
+        for door in (copied.weights, lambda: Classifier.load(copied), lambda: evaluate(copied)):
+            with pytest.raises(RecipeError, match="a file of Python is not run by itself. If you trust it: --code"):
+                door()
+        with pytest.raises(RecipeError, match="it has changed since"):
+            Classifier.load(copied, code=mixed.folder.parent / "mixer.py")
+        with pytest.raises(RecipeError, match="There is no file nowhere.py"):
+            Classifier.load(copied, code="nowhere.py")
+        assert not trace.exists()
+    finally:
+        shutil.copy(OWN / "mixer.py", mixed.folder.parent)
+
+
+def test_it_resumes_to_the_bit_and_only_with_the_same_files(tmp_path: Path) -> None:
+    recipe = own(tmp_path, train__optimizer="muon", train__ema=0.9)
+    whole = train(recipe, out=tmp_path / "whole")
+    half = stopped(recipe, tmp_path / "half", after=7)
+    with pytest.raises(RecipeError, match="is not run by itself"):
+        train(out=half, resume=True)
+    (tmp_path / "focal.py").write_text((OWN / "focal.py").read_text() + "# changed\n")
+    with pytest.raises(RecipeError, match="it has changed since"):
+        train(out=half, resume=True, code=code(tmp_path))
+    with pytest.raises(RunError, match="is not what .* was begun with"):
+        train(recipe, out=half, resume=True)
+    shutil.copy(OWN / "focal.py", tmp_path)
+    again = train(out=half, resume=True, code=code(tmp_path))
+    assert again.record.weights == whole.record.weights
+
+
+def vitral(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "vitral", *map(str, words)], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_commands_that_need_no_model_read_such_a_run_without_the_file(mixed: Run, tmp_path: Path) -> None:
+    shutil.copytree(mixed.folder, tmp_path / "runs" / "mixed")
+    shown = vitral("show", "runs/mixed", cwd=tmp_path)
+    assert shown.returncode == 0 and "mixer.py:Mixer" in shown.stdout and "gamma = 1.5" in shown.stdout
+    assert "mixed" in vitral("ls", cwd=tmp_path).stdout
+    shutil.copytree(mixed.folder, tmp_path / "runs" / "again")
+    assert vitral("compare", "runs/mixed", "runs/again", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["look", "RUN", SEVEN], "has no attention to look at"),
+        (["glass", "RUN", "--no-browser"], "has no attention to look at"),
+        (["convert", "RUN", "--to", "hf", "--out", "out"], "is known to no other library"),
+    ],
+)
+def test_what_it_cannot_do_is_answered_with_a_sentence(
+    mixed: Run, words: list[object], answer: str, tmp_path: Path
+) -> None:
+    words = [mixed.folder if word == "RUN" else word for word in words]
+    files = [word for file in code(mixed.folder.parent) for word in ("--code", file)]
+    done = vitral(*words, *files, cwd=tmp_path)
+    assert done.returncode in (1, 2) and answer in done.stderr and "Traceback" not in done.stderr
+
+
+def test_shapes_and_dry_run_show_it(mixed: Run, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(own(tmp_path).to_toml())
+    dry = vitral("train", "mine.toml", "--dry-run", cwd=tmp_path)
+    assert dry.returncode == 0 and "blocks.1" in dry.stdout and "Nothing was trained." in dry.stdout
+    shapes = vitral("shapes", "mine.toml", "--json", cwd=tmp_path)
+    assert shapes.returncode == 0, shapes.stderr
+    assert json.loads(shapes.stdout)["parameters"] == (mixed.record.weights or pytest.fail("no weights")).parameters
+
+
+@pytest.mark.slow
+def test_it_goes_on_to_the_bit_after_a_kill(tmp_path: Path) -> None:
+    """Of the process, by the system, at a moment of its own."""
+    recipe = own(tmp_path, train__epochs=3)
+    (tmp_path / "mine.toml").write_text(recipe.to_toml())
+    whole = train(recipe, out=tmp_path / "whole")
+    command = [sys.executable, "-m", "vitral", "train", "mine.toml", "--out", "run", "--save-every", "0"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE)
+    while not list((tmp_path / "run" / "checkpoints").glob("step-0000002*")):
+        assert process.poll() is None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    again = train(out=tmp_path / "run", resume=True, code=code(tmp_path))
+    assert again.record.weights == whole.record.weights
+
+
+@pytest.mark.parametrize(
+    ("settings", "answer"),
+    [
+        ({"model__kind": "nowhere.py:Mixer"}, "There is no file nowhere.py"),
+        ({"model__kind": "{}/mixer.py:Mixr"}, "has no Mixr. It has: .*Mixer"),
+        ({"model__kind": "{}/mixer.py:Block"}, "is not a class of vitral.model.interface.Model"),
+        ({"model__wdth": 3}, "There is no setting model.wdth. Did you mean model.width?"),
+        ({"model__patch_size": "x"}, "model.patch_size is"),
+        ({"train__patches": "rising"}, "cannot leave patches out"),
+        ({"train__image_size": "rising"}, "takes one size only"),
+        ({"train__objective": "{}/focal.py:Tensor"}, "is neither a function of logits and targets nor a class"),
+        ({"train__label_smoothing": 0.1}, "are settings of train.objective=classification"),
+    ],
+)
+def test_what_is_wrong_with_it_is_a_sentence(settings: dict[str, object], answer: str, tmp_path: Path) -> None:
+    own(tmp_path)
+    given = {name: value.format(tmp_path) if isinstance(value, str) else value for name, value in settings.items()}
+    with pytest.raises(RecipeError, match=answer):
+        prepared(own(tmp_path, **given))
+
+
+class Reconstruction(Objective):
+    """Without labels, with a layer of its own: how bright another view of a picture is, from the first one."""
+
+    figures = ("gap",)
+    needs_labels = False
+    views = (1.0, 0.5)
+
+    def __init__(self, model: Model, size: int = 4) -> None:
+        super().__init__()
+        self.guess = nn.Sequential(nn.Linear(32, size), nn.Linear(size, 1))
+        self.register_buffer("steps", torch.zeros(()))
+
+    def loss(self, model: Model, batch: Batch, step: int, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
+        other = batch.more_views[0] if batch.more_views else batch.images
+        noise = torch.rand(()) * 0.01  # follows from seed and step
+        gap = self.guess(model.pool(model.features(batch.images)))[:, 0] - other.mean(dim=(1, 2, 3)) + noise
+        return gap.square().mean(), {"gap": gap.abs().mean()}
+
+    def after_step(self, model: Model, step: int) -> None:
+        self.get_buffer("steps").add_(1)
+
+
+def test_an_objective_may_have_layers_views_and_no_labels(tmp_path: Path) -> None:
+    """They learn, are checkpointed, and are no part of the weights."""
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom torch import Tensor, nn\nfrom vitral.data.batches import Batch\n"
+        "from vitral.model.interface import Model\nfrom vitral.training.objectives import Objective\n\n"
+        + __import__("inspect").getsource(Reconstruction)
+    )
+    recipe = own(tmp_path, train__objective={"kind": f"{tmp_path}/mine.py:Reconstruction", "size": 3})
+    happening = events(recipe, out=tmp_path / "half")
+    sizes: set[torch.Size] = set()
+    for event in happening:
+        if hasattr(event, "plan"):
+            _, batch = next(event.plan.batches.starting_at(1))
+            sizes = {view.shape[2:] for view in (batch.images, *batch.more_views)}
+        if isinstance(event, Step) and event.step == 5:
+            assert event.figures.keys() == {"gap"}
+            break
+    happening.close()
+    assert sizes == {(8, 8), (4, 4)}
+    files = [*code(tmp_path), tmp_path / "mine.py"]
+    whole, again = train(recipe, out=tmp_path / "whole"), train(out=tmp_path / "half", resume=True, code=files)
+    assert again.record.weights == whole.record.weights
+    assert "validation_gap" in whole.metrics[-1] and "validation_accuracy" not in whole.metrics[-1]
+    assert not any("guess" in name for name in whole.weights(files).model.state_dict())
