@@ -216,7 +216,7 @@ def test_names_that_look_like_markup_are_only_names(called: Callable[..., Called
 
 def walk(place: Path, every: int, until: str) -> list[dict[str, Any]]:
     """What became of copies of a training that were sent Ctrl-C before its first step."""
-    arguments = [str(every), until, "train", "digits", "model.width=16", "model.heads=2"]
+    arguments = [str(every), until, "train", "digits", "model.width=16", "model.heads=2", "train.epochs=1"]
     script = Path(__file__).parent / "interrupts.py"
     done = subprocess.run([sys.executable, str(script), *arguments], cwd=place, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -239,7 +239,7 @@ def test_ctrl_c_is_answered_wherever_it_falls(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_answered_at_a_hundred_moments_before_the_first_step(tmp_path: Path) -> None:
+def test_ctrl_c_is_answered_at_any_moment_before_the_first_step(tmp_path: Path) -> None:
     copies = walk(tmp_path, every=100_000, until="begin")
     assert len(copies) > 100
     for copy in copies:
