@@ -1,7 +1,7 @@
 """What is wrong with these pictures: each is opened, looked at and compared with all others, before anyone trains."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,9 +15,11 @@ from vitral.data.similar import SIDE, near_duplicates, thumbnail
 from vitral.data.sources import SPLITS, Index, digest_of
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError
+from vitral.progress import Progress, Tell, silent
 from vitral.settings import FORMAT
 
 BLOCK = 512  # pictures that wait to be looked at: a million would fill the memory
+LOOKING = "looking at pictures"
 MOST_COMPARED = 200_000  # pictures; the comparison grows with the square
 
 
@@ -85,22 +87,23 @@ class Report:
         }
 
 
-def check(index: Index, progress: Callable[[str, int, int], None] = lambda what, done, total: None) -> Report:
-    """Look at every picture of a source, and compare them. `progress` is told what is being done and how far it is."""
+def check(index: Index, tell: Tell = silent) -> Report:
+    """Look at every picture of a source, and compare them. `tell` hears how far it is."""
     total = len(index.samples)
     seen: list[Seen] = []
     compared = total <= MOST_COMPARED
     thumbnails = np.zeros((total if compared else 0, 3, SIDE, SIDE), np.uint8)
+    tell(Progress(0, total, LOOKING))
     with one_core_each() as pool:
         for start in range(0, total, BLOCK):
             block = range(start, min(start + BLOCK, total))
             seen += pool.map(lambda number: _look(index, number, thumbnails if compared else None), block)
-            progress("looking at pictures", len(seen), total)
+            tell(Progress(len(seen), total, LOOKING))
     readable = np.array([number for number, one in enumerate(seen) if not one.error], np.int64)
     pairs: list[tuple[int, int]] = []
     if compared and len(readable):
-        found = near_duplicates(thumbnails if len(readable) == total else thumbnails[readable], progress)
-        pairs = [(int(readable[pair.first]), int(readable[pair.second])) for pair in found]
+        copies = near_duplicates(thumbnails if len(readable) == total else thumbnails[readable], tell)
+        pairs = [(int(readable[pair.first]), int(readable[pair.second])) for pair in copies]
     return Report(index, seen, list(findings(index, seen, pairs)), compared)
 
 
