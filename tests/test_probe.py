@@ -20,9 +20,9 @@ from vitral.data.config import Data
 from vitral.data.sources import open_source
 from vitral.errors import DataError, RunError
 from vitral.evaluation import probe as module
-from vitral.evaluation.embed import silent
 from vitral.evaluation.metrics import share
 from vitral.evaluation.probe import FOLDS, Probed, Task, _folds, _method, _neighbours, _regression, probe
+from vitral.progress import silent
 from vitral.recipes.choose import choose
 from vitral.run import name_of
 

@@ -165,7 +165,7 @@ def _train(
     from vitral.evaluation.evaluate import evaluate
     from vitral.training.loop import train
 
-    progress = Progress()
+    progress = TrainingDisplay()
     try:
         with _stopping(progress):
             run = train(
@@ -207,7 +207,7 @@ def _code_of(run: "Run") -> list[str]:
 
 
 @contextmanager
-def _stopping(progress: "Progress") -> Iterator[None]:
+def _stopping(progress: "TrainingDisplay") -> Iterator[None]:
     """Ctrl-C and SIGTERM stop between two steps, where everything can be saved; a second one stops at once."""
 
     def stop(number: int, frame: object) -> None:
@@ -232,19 +232,18 @@ def _memory() -> str:
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB"
 
 
-class Progress:
+class TrainingDisplay:
     """A listener: a line an epoch, and on a terminal a bar below."""
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.run: Run | None = None
         self.stop = False  # asked for, and done after the next step
         self.untested = False
         self.labels = True  # whether it learns from labels
         self.pack: Pack | None = None  # its pictures, once they are open
-        self.bar = Bar(
+        self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=32),
             TextColumn("{task.percentage:>3.0f} %"),

@@ -1,7 +1,7 @@
 """What is wrong with these pictures: each is opened, looked at and compared with all others, before anyone trains."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,9 +15,11 @@ from vitral.data.similar import SIDE, near_duplicates, thumbnail
 from vitral.data.sources import SPLITS, Index, digest_of
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError
+from vitral.progress import Progress, Tell, silent
 from vitral.settings import FORMAT
 
 BLOCK = 512  # pictures that wait to be looked at: a million would fill the memory
+LOOKING = "looking at pictures"
 MOST_COMPARED = 200_000  # pictures; the comparison grows with the square
 UNASKED = 5_000  # pictures that are checked for a report though nobody asked: some seconds
 
@@ -119,27 +121,24 @@ class Inspection:
             self.seen[number] = Seen(digest, error=str(error))
 
 
-def check(
-    index: Index,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-    inspection: Inspection | None = None,
-) -> Report:
-    """Look at every picture of a source, and compare them. `progress` is told what is being done and how far it is.
+def check(index: Index, tell: Tell = silent, inspection: Inspection | None = None) -> Report:
+    """Look at every picture of a source, and compare them. `tell` hears how far it is.
 
     Of those that `inspection` has seen already, none is opened again.
     """
     total, inspection = len(index.samples), inspection or Inspection(index)
+    tell(Progress(0, total, LOOKING))
     with one_core_each() as pool:
         for start in range(0, total, BLOCK):
             block = range(start, min(start + BLOCK, total))
             list(pool.map(inspection.look, (number for number in block if number not in inspection.seen)))
-            progress("looking at pictures", block.stop, total)
+            tell(Progress(block.stop, total, LOOKING))
     seen = [inspection.seen[number] for number in range(total)]
     readable = np.array([number for number, one in enumerate(seen) if not one.error], np.int64)
     pairs: list[tuple[int, int]] = []
     if inspection.compared and len(readable):
         thumbnails = inspection.thumbnails if len(readable) == total else inspection.thumbnails[readable]
-        near = near_duplicates(thumbnails, progress)
+        near = near_duplicates(thumbnails, tell)
         pairs = [(int(readable[pair.first]), int(readable[pair.second])) for pair in near]
     return Report(index, seen, list(findings(index, seen, pairs)), inspection.compared)
 
