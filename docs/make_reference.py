@@ -140,7 +140,7 @@ def tables_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _settings(name: str, field: FieldInfo) -> str:
     """A table of the recipe: a row for each setting, those of a part below it."""
-    (table,) = tables_in(field.annotation)
+    table, *_ = tables_in(field.annotation)  # of a model the first: the others are of somebody's own
     rows = [f"| `{key}` | {default} | {_cell(what)} |" for key, default, what in _rows(table, f"{name}.")]
     return "\n".join([f"### [{name}]", "", "| setting | default | what it is |", "|:---|:---|:---|", *rows])
 
