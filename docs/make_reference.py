@@ -220,6 +220,7 @@ def _public(name: str) -> str:
         parents = ", ".join(f"`{ast.unparse(base)}`" for base in node.bases)
         return "\n".join([head, f"{_docstring(node).strip()} Its parent is {parents}.", ""])
     methods = {m.name: m for m in node.body if isinstance(m, ast.FunctionDef) and not _has(m, "overload")}
+    inherited = _inherited(thing)
     lines = [head]
     if name not in MADE_ELSEWHERE and "__init__" in methods:
         lines += [_code(_signature(methods["__init__"], thing, name)), ""]
@@ -227,9 +228,21 @@ def _public(name: str) -> str:
         lines += [_code("\n".join([f"class {name}:", *(f"    {field}" for field in _fields(thing))])), ""]
     lines += [_docstring(node)]
     shown = MEMBERS.get(name, tuple(member for member in methods if not member.startswith("_")))
-    if rows := [_member(name, methods[member], _source(thing)) for member in shown]:
+    each = [(methods[member], _source(thing)) if member in methods else inherited[member] for member in shown]
+    if rows := [_member(name, *one) for one in each]:
         lines += ["| it has | what it is |", "|:---|:---|", *rows, ""]
     return "\n".join(lines)
+
+
+def _inherited(thing: Any) -> dict[str, tuple[ast.FunctionDef, list[str]]]:
+    """The methods of its bases here, each with the source that it stands in."""
+    methods = {}
+    for base in reversed([one for one in thing.__mro__[1:] if one.__module__.startswith("vitral.")]):
+        source = _source(base)
+        (node,) = ast.parse("\n".join(source)).body
+        assert isinstance(node, ast.ClassDef)
+        methods |= {one.name: (one, source) for one in node.body if isinstance(one, ast.FunctionDef)}
+    return methods
 
 
 def _member(owner: str, node: ast.FunctionDef, source: list[str]) -> str:
