@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from vitral.evaluation.metrics import METRICS
 from vitral.run import Run, last_name
 from vitral.version import __version__
 from vitral.weights import timm
@@ -84,15 +85,6 @@ def _elsewhere(family: str) -> str:
     return f"Vitral did not train it, or was not told: it was given {whose}."
 
 
-FIGURES = {
-    "accuracy": "Accuracy",
-    "top_5": "Top-5 accuracy",
-    "balanced_accuracy": "Balanced accuracy",
-    "macro_f1": "Macro-F1",
-    "calibration_error": "Calibration error",
-}
-
-
 def _figures(evaluation: dict[str, Any]) -> Iterator[str]:
     """Of evaluation.json; an older one has the accuracy alone."""
     low, high = evaluation.get("accuracy_interval", (None, None))
@@ -100,12 +92,12 @@ def _figures(evaluation: dict[str, Any]) -> Iterator[str]:
     figures |= evaluation.get("figures", {})
     yield f"Measured on {evaluation.get('pictures', 0):,} {evaluation.get('split', 'test')} pictures.\n"
     yield "| | | 95 % interval |\n|---|---|---|"
-    for name, words in FIGURES.items():
-        figure = figures.get(name)
-        if figure and figure.get("value") is not None:
+    for metric in METRICS:
+        figure = figures.get(metric.name)
+        if metric.is_share and figure and figure.get("value") is not None:
             known = figure.get("low") is not None and figure.get("high") is not None
             interval = f"{figure['low']:.1%} to {figure['high']:.1%}" if known else ""
-            yield f"| {words} | {figure['value']:.1%} | {interval} |"
+            yield f"| {metric.long_title or metric.title} | {figure['value']:.1%} | {interval} |"
 
 
 def _usage(to: str, leaving: "Leaving") -> str:
