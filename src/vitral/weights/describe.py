@@ -21,7 +21,7 @@ GELUS = {"gelu": "gelu", "quick_gelu": "gelu-quick", "gelu_pytorch_tanh": "gelu-
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """What tensors cannot tell. None: nobody said."""
 
     heads: int | None = None
@@ -39,13 +39,13 @@ class Facts:
         return replace(self, **named, said={**other.said, **self.said})
 
 
-def told(who: str, **values: Any) -> Facts:
+def told(who: str, **values: Any) -> ModelFacts:
     """Facts, and who told them."""
     known = {name: value for name, value in values.items() if value is not None}
-    return Facts(**known, said={name: who for name in known})
+    return ModelFacts(**known, said={name: who for name in known})
 
 
-def facts_of(stored: Stored) -> Facts:
+def facts_of(stored: Stored) -> ModelFacts:
     """From config.json and about.json."""
     config, about = stored.config, stored.about
     try:
@@ -54,7 +54,7 @@ def facts_of(stored: Stored) -> Facts:
         raise WeightsError(f"What stands beside {stored.where} cannot be read ({error}).") from None
 
 
-def _of_config(config: Mapping[str, Any]) -> Facts:
+def _of_config(config: Mapping[str, Any]) -> ModelFacts:
     if pretrained := config.get("pretrained_cfg"):  # timm
         pools = {"token": "class", "avg": "mean", "": None}
         if config.get("global_pool", "token") not in pools:
@@ -88,13 +88,13 @@ def _of_config(config: Mapping[str, Any]) -> Facts:
     )
 
 
-def _of_shapes(stored: Stored) -> Facts:
+def _of_shapes(stored: Stored) -> ModelFacts:
     """Google keeps the heads apart: (width, heads, width / heads)."""
     kernels = [tensor for name, tensor in stored.tensors.items() if name.endswith("query/kernel") and tensor.ndim == 3]
-    return told("their shapes", heads=kernels[0].shape[1]) if kernels else Facts()
+    return told("their shapes", heads=kernels[0].shape[1]) if kernels else ModelFacts()
 
 
-def _of_about(about: Mapping[str, Any], whence: str) -> Facts:
+def _of_about(about: Mapping[str, Any], whence: str) -> ModelFacts:
     activation = str(about.get("activation", ""))
     return told(
         whence,
@@ -118,7 +118,7 @@ def _names(value: Any) -> tuple[str, ...] | None:
     return tuple(map(str, value)) if value else None
 
 
-def describe(tensors: Tensors, family: Family, facts: Facts) -> tuple[ViTConfig, Facts]:
+def describe(tensors: Tensors, family: Family, facts: ModelFacts) -> tuple[ViTConfig, ModelFacts]:
     """The config, and the facts with what is usual where nobody told."""
     _distilled_as_register(tensors)
     patch = _needed(tensors, "patch_embed.proj.weight")

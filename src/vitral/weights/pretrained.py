@@ -21,7 +21,7 @@ from vitral.model.resnet import is_resnet
 from vitral.plugin import Code
 from vitral.weights import google, huggingface, timm, torchvision
 from vitral.weights.catalogue import KNOWN
-from vitral.weights.describe import Facts, describe, facts_of, told
+from vitral.weights.describe import ModelFacts, describe, facts_of, told
 from vitral.weights.imagenet import imagenet_classes
 from vitral.weights.names import Family, Tensors, family_of, renamed
 from vitral.weights.own import Weights, read_weights
@@ -162,7 +162,7 @@ def from_hub(name: str) -> Path:
         raise WeightsError(f"hf:{name} could not be fetched, and is not in the cache ({reason})") from None
 
 
-def _translated(stored: Stored, facts: Facts) -> Pretrained:
+def _translated(stored: Stored, facts: ModelFacts) -> Pretrained:
     family = _family(stored)
     try:
         tensors, left_over = renamed(_numbers(stored), family)
