@@ -3,19 +3,29 @@
 PYTHON ?= python3
 INSTALL = .venv/bin/pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test test-slow coverage docs golden kill clean
+.PHONY: help demo test test-slow format lint coverage docs reference golden kill clean
 
-demo: .venv/installed            ## train a ViT on handwritten digits, within a minute
+help:                            ## this list
+	@echo '`make demo` and `make test` do everything, and install what they need into .venv, once.'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+demo: .venv/installed            ## train a ViT on handwritten digits, in about a minute
 	.venv/bin/vitral train digits
 
-test: .venv/installed-for-tests  ## lint, types, fast tests
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check .
-	.venv/bin/mypy
+test: lint                       ## lint, types, fast tests
 	.venv/bin/pytest -n 2
 
 test-slow: .venv/installed-for-tests  ## the tests that take minutes
-	.venv/bin/pytest -m slow
+	.venv/bin/pytest -m slow -n 2 --dist worksteal
+
+format: .venv/installed-for-tests  ## put the code into the one form, and mend what can be mended by itself
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+lint: .venv/installed-for-tests  ## what `make test` says of the code before it runs: ruff, mypy
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
 
 coverage: .venv/installed-for-tests  ## which lines no fast test runs
 	.venv/bin/coverage run -m pytest
@@ -24,6 +34,9 @@ coverage: .venv/installed-for-tests  ## which lines no fast test runs
 docs: .venv/installed-for-tests  ## the documentation, as pages in docs/_build
 	.venv/bin/python -m sphinx -W -q -b html docs docs/_build
 
+reference: .venv/installed-for-tests  ## docs/reference.md anew, after a command or a public name has changed
+	.venv/bin/python docs/make_reference.py
+
 golden: .venv/installed-for-tests  ## the golden losses anew, after a change that is meant to move them
 	.venv/bin/python tests/golden/make.py
 
@@ -31,7 +44,7 @@ N ?= 100
 kill: .venv/installed-for-tests  ## kill a training N times at random moments, and compare: make kill N=100
 	.venv/bin/python tests/kill.py $(N)
 
-clean:
+clean:                           ## take away what was installed, built and cached
 	rm -rf .venv build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 .venv/installed: pyproject.toml constraints.txt

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,9 @@ def slowly(*cases: object) -> list[object]:
     return [pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
-def stopped(recipe: Recipe, out: Path, after: int) -> Path:
+def stopped(recipe: Recipe, out: Path, after: int, **given: Any) -> Path:
     """A run that was stopped after so many steps."""
-    happening = events(recipe, out=out)
+    happening = events(recipe, out=out, **given)
     next(event for event in happening if getattr(event, "step", 0) == after)
     happening.close()
     return out
@@ -98,6 +99,13 @@ def quick_digits() -> Recipe:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that is only read."""
     return train(quick_digits(), out=tmp_path_factory.mktemp("session") / "run")
+
+
+@pytest.fixture
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves a hundredth of a second whenever it is looked at: a training takes as long on any machine."""
+    ticks = count()
+    monkeypatch.setattr("time.perf_counter", lambda: next(ticks) / 100)
 
 
 @pytest.fixture

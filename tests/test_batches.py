@@ -1,7 +1,7 @@
 """Batches: what a sample looks like is a function of seed, epoch and sample, whoever prepares it and whenever."""
 
 import threading
-import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,16 +83,40 @@ def test_the_threads_of_a_worker_change_nothing_outside() -> None:
     assert (torch.get_num_threads(), threading.active_count()) == before
 
 
-def test_batches_are_prepared_while_a_step_is_taken_and_waiting_is_told() -> None:
-    def waited(workers: int) -> float:
-        told = []
-        for _, (_, batch) in zip(range(8), photos(workers=workers).starting_at(1), strict=False):
-            told.append(batch.waited)
-            time.sleep(0.1)  # a step that leaves the processor alone
-        return float(np.median(told[1:]))  # the first cannot have been prepared
+class Gated:
+    """The images of a pack. To read a batch of them takes five seconds by a stand-in clock, once it may begin."""
 
-    assert all(batch.waited > 0 for batch in take(photos(workers=0), 1, 5))
-    assert waited(1) < waited(0)
+    def __init__(self, images: Any) -> None:
+        self.images, self.now = images, 0.0
+        self.may, self.done = threading.Semaphore(0), threading.Semaphore(0)
+
+    def __getitem__(self, samples: Any) -> Any:
+        self.may.acquire()
+        self.now += 5.0
+        self.done.release()
+        return self.images[samples]
+
+
+@pytest.mark.parametrize(("workers", "waited"), [(0, [5.0] * 4), (1, [5.0, 0.0, 0.0, 0.0])])
+def test_batches_are_prepared_while_a_step_is_taken_and_waiting_is_told(
+    monkeypatch: pytest.MonkeyPatch, workers: int, waited: list[float]
+) -> None:
+    """The first one nobody can have prepared."""
+    batches = photos(workers=workers)
+    images: Any = Gated(batches.pack.images)
+    monkeypatch.setattr("time.perf_counter", lambda: images.now)
+    stream = replace(batches, pack=replace(batches.pack, images=images)).starting_at(1)
+    images.may.release()
+    told = [next(stream)[1].waited]
+    assert images.done.acquire(timeout=60)
+    for _ in range(3):
+        images.may.release()
+        if workers:
+            assert images.done.acquire(timeout=60)  # a step: the next batch is read before it is over
+        told.append(next(stream)[1].waited)
+    images.may.release(9)  # what was begun comes to its end
+    stream.close()
+    assert told == waited
 
 
 def test_an_error_in_a_worker_arrives() -> None:

@@ -232,7 +232,7 @@ def test_real_photographs_beat_the_baseline_or_are_not_trusted(
     name: str, tmp_path: Path, large_data: Callable[[str], Path]
 ) -> None:
     shutil.copytree(large_data(name), tmp_path / name)
-    run = train(find_recipe(str(tmp_path / name)).changed({"train.budget": "60s"}), out=tmp_path / "run")
+    run = train(find_recipe(str(tmp_path / name)).changed({"train.budget": "40steps"}), out=tmp_path / "run")
     found = evaluate(run)
     assert found.baseline is not None
     print(f"{name}: {found.accuracy:.1%} of {found.pictures}. {found.baseline.verdict}")

@@ -23,8 +23,9 @@ from vitral.cli import vitral
 from vitral.data.sources.layout import arrange
 from vitral.errors import RunError
 from vitral.evaluation import embed as module
-from vitral.evaluation.embed import SHARD, Embedded, embed, identity, on_a_plane
+from vitral.evaluation.embed import LOOKING, SHARD, Embedded, embed, identity, on_a_plane
 from vitral.look.embedding_map import _free_cells, draw_map
+from vitral.progress import Progress
 
 WEIGHTS = FIXTURES / "timm_vit"
 
@@ -111,17 +112,13 @@ def test_killed_and_gone_on_is_the_same_as_never_killed(digits: Embedded, tmp_pa
 
 @pytest.mark.slow
 def test_what_is_done_is_not_done_again_and_other_weights_begin_anew(tmp_path: Path) -> None:
-    told: list[tuple[str, int]] = []
-
-    def tell(what: str, done: int, total: int) -> None:
-        told.append((what, done))
-
+    stages: list[Progress] = []
     embed(WEIGHTS, "digits", tmp_path)
-    embed(WEIGHTS, "digits", tmp_path, tell=tell)
-    assert [one for one in told if "packing" not in one[0]] == [("looking at pictures", 1_797)]
-    told.clear()
-    other = embed(FIXTURES / "timm_vit_gap", "digits", tmp_path, tell=tell)
-    assert ("looking at pictures", 0) in told
+    embed(WEIGHTS, "digits", tmp_path, tell=stages.append)
+    assert [stage for stage in stages if "packing" not in stage.doing] == [Progress(1_797, 1_797, LOOKING)]
+    stages.clear()
+    other = embed(FIXTURES / "timm_vit_gap", "digits", tmp_path, tell=stages.append)
+    assert Progress(0, 1_797, LOOKING) in stages
     with np.load(tmp_path / "embeddings.npz") as written:
         np.testing.assert_array_equal(written["vectors"], other.vectors)
 
@@ -226,10 +223,10 @@ def test_memory_does_not_grow_with_the_pictures(large_data: Callable[[str], Path
     large_data("cifar-10-batches-bin")
     used: dict[int, int] = {}
 
-    def tell(what: str, done: int, total: int) -> None:
-        if what == "looking at pictures" and done % 10_240 == 0:
+    def tell(progress: Progress) -> None:
+        if progress.doing == LOOKING and progress.done % 10_240 == 0:
             status = Path(f"/proc/{os.getpid()}/status").read_text()
-            used[done] = int(status.split("RssAnon:")[1].split()[0])  # kB, without what files are mapped to
+            used[progress.done] = int(status.split("RssAnon:")[1].split()[0])  # kB, without what files are mapped to
 
     embed(WEIGHTS, "cifar10", tmp_path, tell=tell)
     assert len(used) >= 5

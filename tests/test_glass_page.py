@@ -33,6 +33,25 @@ def glass(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Glass]:
     yield from served(weights_file(tmp_path_factory.mktemp("insects")))
 
 
+# Keeps the addresses whose answers the page has taken: what follows from one is done before the next task begins.
+TAKEN = """
+window.taken = [];
+const real = window.fetch;
+window.fetch = async (...asked) => {
+    const answer = await real(...asked);
+    for (const form of ["json", "arrayBuffer"]) {
+        const read = answer[form].bind(answer);
+        answer[form] = async () => {
+            const content = await read();
+            setTimeout(() => window.taken.push(answer.url));
+            return content;
+        };
+    }
+    return answer;
+};
+"""
+
+
 class Window:
     """A page that is open, and what its browser complained of."""
 
@@ -40,6 +59,7 @@ class Window:
         self.context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=theme, has_touch=touch
         )
+        self.context.add_init_script(TAKEN)
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.asked: list[str] = []
@@ -56,6 +76,21 @@ class Window:
         """Until the page says so of itself."""
         wanted = "".join(f'[data-{name}="{value}"]' for name, value in values.items())
         self.page.wait_for_selector(f"#glass{wanted}", timeout=20_000)
+
+    def drawn(self) -> None:
+        """It draws at most once a frame: after two, everything is."""
+        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def take(self, held: list[Any], end: str) -> None:
+        """Let the first of these requests go on, until the page has done whatever it does with the answer."""
+        while not held:
+            self.page.evaluate("null")  # the browser tells of requests while it is asked something
+        count = f"window.taken.filter((url) => url.endsWith({end!r})).length"
+        before = self.page.evaluate(count)
+        held[0].continue_()
+        while self.page.evaluate(count) == before:  # not wait_for_function, which the page's own rules forbid
+            pass
+        self.drawn()
 
     def drop(self, content: bytes, name: str = "noise.png") -> None:
         script = """([text, name]) => {
@@ -196,7 +231,7 @@ def test_the_stage_shows_the_map_that_was_chosen(window: Window) -> None:
         const at = [Math.floor((x * canvas.width) / across), Math.floor((y * canvas.height) / down), 1, 1];
         return [...canvas.getContext("2d").getImageData(...at).data].slice(0, 3);
     })"""
-    window.page.wait_for_timeout(100)
+    window.drawn()
     shown = np.array(window.page.locator("#stage canvas").evaluate(script, [DOWN, ACROSS])).reshape(DOWN, ACROSS, 3)
     assert np.abs(shown - expected.astype(int)).max() <= 4
     assert window.text("#subtitle") == "from each patch, in block 1, head 1"
@@ -377,16 +412,15 @@ def test_maps_that_end_too_soon_are_noticed(browser: Any, glass: Glass) -> None:
 
 
 def test_an_answer_that_comes_after_the_picture_was_put_under_again_is_dropped(window: Window) -> None:
-    whole, held = window.rows(), []
+    whole = window.rows()
+    held: list[Any] = []
     window.page.route("**/answer", lambda route: held.append(route))
     window.page.click("#brush")
     window.page.mouse.click(*window.place(3))
     window.page.wait_for_selector("#off-told:has-text('1 of 20')")
     window.page.click("#examples .tile:nth-child(1)")
     window.page.wait_for_selector("#off-told:has-text('All 20')")
-    with window.page.expect_response("**/answer"):
-        held[0].continue_()
-    window.page.wait_for_timeout(200)
+    window.take(held, "/answer")
     assert (window.page.get_attribute("#glass", "data-answered"), window.rows()) == ("0", whole)
 
 
@@ -395,8 +429,8 @@ def test_the_map_of_a_class_that_comes_after_another_picture_is_dropped(window: 
     window.page.click("#examples .tile:nth-child(2)")
     window.wait(readings=1, state="ready")
     name = next(iter(window.rows()))
-    asked = f"**/0/readings/class-attention?class={NAMES.index(name)}"
-    window.page.route(asked, lambda route: held.append(route))
+    end = f"/0/readings/class-attention?class={NAMES.index(name)}"
+    window.page.route(f"**{end}", lambda route: held.append(route))
     window.page.click("#examples .tile:nth-child(1)")
     window.wait(readings=0, state="ready")
     window.page.click(f"#rows .row:has-text('{name}')")
@@ -406,9 +440,7 @@ def test_the_map_of_a_class_that_comes_after_another_picture_is_dropped(window: 
     window.page.click(f"#rows .row:has-text('{name}')")
     window.wait(label=NAMES.index(name))
     right = window.tile("readings", 1)
-    with window.page.expect_response(asked):
-        held[0].continue_()
-    window.page.wait_for_timeout(200)
+    window.take(held, end)
     assert window.tile("readings", 1).tolist() == right.tolist()
 
 

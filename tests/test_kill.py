@@ -6,6 +6,7 @@ strace finds the moments: it kills a process as it is about to do one particular
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -18,8 +19,7 @@ from typing import Any
 import pytest
 from torch import Tensor
 
-from kill import killed, starting
-from test_resume import assert_same, command, everything
+from test_resume import assert_same, command, everything, signalled
 from vitral import Run, RunError, Saved, events, train
 from vitral.data.batches import Batch
 from vitral.recipe import Recipe
@@ -45,18 +45,16 @@ def small_whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.mark.slow
 def test_five_kills_are_as_good_as_none(tmp_path: Path) -> None:
+    """At moments that nobody chose; `make kill` has those of a clock."""
     seed = random.SystemRandom().randrange(10**6)
     print(f"seed {seed}")  # shown where the test fails
-    chance, kills = random.Random(seed), 0
-    while kills < 5:
-        when = killed(starting(tmp_path / "run", workers=1), chance)
-        if not when:
-            break
-        print(f"killed {when}")
-        kills += 1
+    chance = random.Random(seed)
     whole = train(everything(), out=tmp_path / "whole")
+    for step in sorted(chance.sample(range(1, whole.record.steps), 5)):
+        calls = chance.randrange(1000)
+        print(f"step {step}, {calls} calls later")
+        assert signalled(tmp_path / "run", signal.SIGKILL, step, calls).returncode == -signal.SIGKILL
     assert_same(train(everything(), out=tmp_path / "run", resume=True), whole)
-    assert kills, "the training was over before it could be killed"
 
 
 # With strace
@@ -258,7 +256,7 @@ def test_an_epoch_is_judged_once_also_when_the_disk_is_full(tmp_path: Path, monk
     assert_same(train(out=tmp_path / "run", resume=True), whole)
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("ticking")
 def test_a_plan_that_was_corrected_is_told_after_a_stop_too(tmp_path: Path) -> None:
     happening = events(everything().changed({"train.budget": "3s"}), out=tmp_path / "run")
     corrected = next(event for event in happening if isinstance(event, Corrected))

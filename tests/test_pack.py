@@ -2,9 +2,9 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +147,7 @@ def test_who_stops_goes_on_from_there(folder: Path, tmp_path: Path) -> None:
 
 
 PACKER = """
-import sys, time
+import sys
 import vitral.data.pack as packs
 from vitral import Preprocess
 from vitral.data.config import Data
@@ -165,22 +165,36 @@ while True:
         print("sha256", end.value.sha256)
         break
     print(told.done, told.waiting, flush=True)
-    time.sleep(float(sys.argv[3]))
+    sys.stdin.readline()  # until it may go on
 """
 
 
-def packer(folder: Path, directory: Path, pause: float) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", PACKER, str(folder), str(directory), str(pause)], stdout=subprocess.PIPE, text=True
-    )
+def packer(folder: Path, directory: Path) -> "subprocess.Popen[str]":
+    """It waits for a line after each of its own."""
+    command = [sys.executable, "-c", PACKER, str(folder), str(directory)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def next_line(child: "subprocess.Popen[str]") -> list[str]:
+    assert child.stdin is not None and child.stdout is not None
+    line = child.stdout.readline().split()
+    child.stdin.write("\n")
+    child.stdin.flush()
+    return line
+
+
+def let_go(child: "subprocess.Popen[str]") -> None:
+    """It needs no more lines."""
+    assert child.stdin is not None
+    child.stdin.close()
+    child.stdin = None
 
 
 def test_a_killed_process_loses_nothing_that_was_done(folder: Path, tmp_path: Path) -> None:
-    child = packer(folder, tmp_path, pause=0.5)
-    assert child.stdout is not None
-    while int(child.stdout.readline().split()[0]) < 12:
+    child = packer(folder, tmp_path)
+    while int(next_line(child)[0]) < 12:
         pass
-    child.send_signal(signal.SIGKILL)
+    child.kill()
     child.communicate()
     assert not (only_pack(tmp_path) / "pack.json").exists()
     reads, made = counted(folder, tmp_path)
@@ -190,28 +204,29 @@ def test_a_killed_process_loses_nothing_that_was_done(folder: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_two_processes_at_once_do_no_harm(folder: Path, tmp_path: Path) -> None:
-    children = [packer(folder, tmp_path, pause=0.1) for _ in range(2)]
-    told = [child.communicate(timeout=120)[0].splitlines() for child in children]
+    children = [packer(folder, tmp_path) for _ in range(2)]
+    assert sorted(next_line(child)[1] for child in children) == ["False", "True"]  # one packs, one waits
+    for child in children:
+        let_go(child)
+    told = [child.communicate()[0].splitlines() for child in children]
     assert told[0][-1] == told[1][-1] == f"sha256 {pack(opened(folder), SMALL, tmp_path / 'another').sha256}"
     assert counted(folder, tmp_path)[0] == 0
 
 
 def test_who_comes_second_waits_and_says_so(folder: Path, tmp_path: Path) -> None:
-    first = packer(folder, tmp_path, pause=0.3)
+    first = packer(folder, tmp_path)
     assert first.stdout is not None
     first.stdout.readline()
     steps = packing(opened(folder), SMALL, tmp_path)
     assert next(steps).waiting
-    first.send_signal(signal.SIGKILL)  # the lock goes with the process
+    first.kill()  # the lock goes with the process
     first.communicate()
     assert sum(not told.waiting for told in steps) >= 9
 
 
 def test_a_full_disk_is_a_sentence_and_not_the_end_of_the_process(folder: Path, tmp_path: Path) -> None:
     code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000))\n{PACKER}"
-    child = subprocess.run(
-        [sys.executable, "-c", code, str(folder), str(tmp_path), "0"], capture_output=True, text=True
-    )
+    child = subprocess.run([sys.executable, "-c", code, str(folder), str(tmp_path)], capture_output=True, text=True)
     assert child.returncode == 1
     assert "DataError: The pictures cannot be packed into" in child.stderr
     assert "data.directory" in child.stderr
@@ -283,18 +298,19 @@ def test_a_picture_that_was_out_of_reach_for_a_moment_comes_back(folder: Path, t
     assert np.array_equal(again.images[7], SMALL.resized(folder / again.index.samples[7]))
 
 
-def test_a_finished_pack_can_be_used_where_nothing_may_be_written(folder: Path, tmp_path: Path) -> None:
+def test_a_finished_pack_can_be_used_where_nothing_may_be_written(folder: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
     code = f"import os; os.setegid(65534); os.seteuid(65534)\n{PACKER}"
-    for path in [path for path in (tmp_path, *tmp_path.parents) if "pytest" in str(path)]:
-        path.chmod(path.stat().st_mode | 0o555)
-    pack(opened(folder), SMALL, tmp_path / "data")
-    needed = "vitral.data.pack, vitral.data.sources.folder, vitral.data.sources.named, threadpoolctl, torch"
-    code = code.replace("os.setegid", f"import {needed}; os.setegid")  # nobody may not look into the home of root
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(folder), str(tmp_path / "data"), "0"], capture_output=True, text=True
-    )
+    # Not in tmp_path: every pytest that starts closes the folder above it to others.
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        shutil.copytree(folder, f"{place}/pictures")
+        pack(opened(Path(f"{place}/pictures")), SMALL, Path(f"{place}/data"))
+        needed = "vitral.data.pack, vitral.data.sources.folder, vitral.data.sources.named, threadpoolctl, torch"
+        code = code.replace("os.setegid", f"import {needed}; os.setegid")  # nobody may not look into the home of root
+        arguments = [f"{place}/pictures", f"{place}/data"]
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert done.stdout.startswith("sha256"), done.stderr
 
 

@@ -35,7 +35,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
     positions: dict[str, Any] = {"kind": kind, "class_token": draw(st.sampled_from([True, True, False]))}
     if kind.startswith("learned"):
         positions["resample"] = draw(st.sampled_from(sorted(RESAMPLE)))
-    head = draw(st.sampled_from(["linear", "mlp", "none"]))
+    head = draw(st.sampled_from(["linear", "mlp", {"kind": "mlp", "size": 3}, "hidden", "none"]))
     return {
         "image_size": [patch * draw(st.integers(1, 4)), patch * draw(st.integers(1, 4))],
         "patch_size": patch,
@@ -43,7 +43,7 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
         "width": draw(st.sampled_from([4, 6, 8])),
         "heads": draw(st.sampled_from([1, 2])),
         "depth": draw(st.integers(1, 2)),
-        "classes": 0 if head == "none" else draw(st.integers(1, 5)),
+        "classes": 0 if head in ("hidden", "none") else draw(st.integers(1, 5)),
         "tokens": {
             "kind": draw(st.sampled_from(["class", "distilled", "none"])),
             "registers": draw(st.integers(0, 2)),
@@ -183,6 +183,11 @@ def every_part() -> dict[str, ViTConfig]:
 
 
 each_config = pytest.mark.parametrize("config", every_part().values(), ids=every_part().keys())
+
+
+@each_config
+def test_the_table_of_shapes_counts_every_part(config: ViTConfig) -> None:
+    compare_with_torchs_own_count(config)
 
 
 @each_config

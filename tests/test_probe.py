@@ -20,9 +20,9 @@ from vitral.data.config import Data
 from vitral.data.sources import open_source
 from vitral.errors import DataError, RunError
 from vitral.evaluation import probe as module
-from vitral.evaluation.embed import silent
 from vitral.evaluation.metrics import share
 from vitral.evaluation.probe import FOLDS, Probed, Task, _folds, _method, _neighbours, _regression, probe
+from vitral.progress import silent
 from vitral.recipes.choose import choose
 from vitral.run import name_of
 
@@ -205,8 +205,7 @@ def test_weights_have_a_name(weights: str, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "least"), [("food", 71 / 75), ("ants-bees", 0.95), ("imagenette-mini", 0.96)])
 def test_vit_tiny_is_good_for_photographs(large_data: Callable[[str], Path], name: str, least: float) -> None:
-    """Measured on 2 busy cores: 72 of 75, 148 of 153, 197 of 200; 12 to 75 seconds from the command on."""
+    """Measured: 72 of 75, 148 of 153, 197 of 200; in 12 to 75 seconds from the command on, on 2 busy cores."""
     large_data(name)
     probed = probe(large_data("weights") / "vit_tiny_patch16_224", name)
     assert probed.linear.accuracy.value >= least
-    assert probed.seconds < 120

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -225,28 +224,49 @@ def command(folder: Path, *more: str) -> list[str]:
     return [*start, "--out", str(folder), "--resume", *more]
 
 
+# The same, and it sends itself a signal: at this step, or at once where it goes on after it, and so many calls later.
+SIGNALLED = """
+import signal, sys
+from vitral.cli import main, train
+
+listen, calls = train.Progress.__call__, {calls}
+
+def count(*call):
+    global calls
+    calls -= 1
+    if calls < 0:
+        sys.setprofile(None)
+        signal.raise_signal({number})
+
+def heard(progress, event):
+    if type(event).__name__ == "Step" and event.step >= {step} and calls >= 0:
+        sys.setprofile(count)
+    listen(progress, event)
+
+train.Progress.__call__ = heard
+main()
+"""
+
+
+def signalled(folder: Path, number: signal.Signals, step: int, calls: int = 0) -> subprocess.CompletedProcess[str]:
+    python, _, _, *arguments = command(folder, "--save-every", "0")
+    code = SIGNALLED.format(step=step, calls=calls, number=int(number))
+    return subprocess.run([python, "-c", code, *arguments], capture_output=True, text=True)
+
+
 @pytest.mark.slow  # test_ctrl_c_keeps_what_was_learnt, in test_cli.py, stands for them
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_says_how_to_go_on(whole: Run, tmp_path: Path, number: signal.Signals) -> None:
-    child = subprocess.Popen(command(tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    lines = iter(child.stdout.readline, "")
-    assert any(line.startswith("    1  ") for line in lines)  # the first epoch is over
-    child.send_signal(number)
-    out, err = child.communicate(timeout=60)
-    assert child.returncode == 130, err
-    assert f"vitral train --out {tmp_path / 'run'} --resume" in out
-    assert Run.load(tmp_path / "run").record.state == "stopped"
+    done = signalled(tmp_path / "run", number, step=20)
+    assert done.returncode == 130, done.stderr
+    assert f"vitral train --out {tmp_path / 'run'} --resume" in done.stdout
+    record = Run.load(tmp_path / "run").record
+    assert (record.state, record.steps) == ("stopped", 20)
     assert_same(train(out=tmp_path / "run", resume=True), whole)
 
 
 @pytest.mark.slow
 def test_killed_processes_come_to_the_same_end(whole: Run, tmp_path: Path) -> None:
-    for pause in (0.3, 0.9):
-        child = subprocess.Popen(command(tmp_path / "run", "--save-every", "0"), stdout=subprocess.DEVNULL)
-        while not Run.is_run(tmp_path / "run"):
-            time.sleep(0.02)
-        time.sleep(pause)
-        child.kill()
-        child.wait()
+    for step in (3, 20):
+        assert signalled(tmp_path / "run", signal.SIGKILL, step).returncode == -signal.SIGKILL
     assert_same(train(everything(), out=tmp_path / "run", resume=True), whole)

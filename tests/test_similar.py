@@ -12,6 +12,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from vitral.data.similar import SIDE, Pair, near_duplicates, thumbnail
+from vitral.progress import Progress
 
 PLANTED = 50  # of each defect
 
@@ -136,12 +137,11 @@ def test_few_pictures_have_no_copies(count: int) -> None:
 
 
 def test_progress_ends_with_all_pictures() -> None:
-    told: list[tuple[str, int, int]] = []
+    stages: list[Progress] = []
     noise = np.random.default_rng(0).integers(0, 256, (1100, 3, SIDE, SIDE), np.uint8)
-    near_duplicates(np.concatenate([noise, noise[:5, :, :, ::-1]]), lambda *words: told.append(words))
-    assert ("comparing them", 1105, 1105) in told
-    what, done, total = told[-1]
-    assert what == "those alike" and done == total >= 5
+    near_duplicates(np.concatenate([noise, noise[:5, :, :, ::-1]]), stages.append)
+    assert stages[0] == Progress(0, 1105, "comparing them") and Progress(1105, 1105, "comparing them") in stages
+    assert stages[-1].doing == "those alike" and stages[-1].done == stages[-1].total >= 5
 
 
 def test_what_transparent_pixels_hide_does_not_count() -> None:

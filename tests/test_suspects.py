@@ -19,9 +19,10 @@ from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
 from vitral.evaluation.probe import out_of_fold as out_of_fold_by_probes
 from vitral.evaluation.suspects import suspects, write_suspects
+from vitral.progress import Progress, drain
 from vitral.recipe import Recipe
 from vitral.recipes import digits
-from vitral.training.folds import FoldStep, out_of_fold
+from vitral.training.folds import TRAINING, out_of_fold
 
 
 def digits_folder(folder: Path, each: int, flipped: float, seed: int = 0) -> set[str]:
@@ -40,17 +41,17 @@ def digits_folder(folder: Path, each: int, flipped: float, seed: int = 0) -> set
     return wrong
 
 
-def result_of(recipe: Recipe, steps: int, folds: int = 5) -> tuple[list[FoldStep], OutOfFold]:
-    *told, last = out_of_fold(recipe, steps, folds)
-    assert isinstance(last, OutOfFold)
-    return [one for one in told if isinstance(one, FoldStep)], last
+def result_of(recipe: Recipe, steps: int, folds: int = 5) -> tuple[list[Progress], OutOfFold]:
+    stages: list[Progress] = []
+    result = drain(out_of_fold(recipe, steps, folds), stages.append)
+    return [progress for progress in stages if progress.doing == TRAINING], result
 
 
 def test_every_picture_is_asked_about_once_by_a_model_that_has_not_seen_it(tmp_path: Path) -> None:
     digits_folder(tmp_path / "pictures", each=12, flipped=0.0)
     (tmp_path / "pictures" / "3" / "broken.png").write_bytes(b"no picture")
-    told, found = result_of(quick_digits().changed({"data.source": str(tmp_path / "pictures")}), steps=3, folds=4)
-    assert [(one.fold, one.step) for one in told] == [(fold, step) for fold in (1, 2, 3, 4) for step in (1, 2, 3)]
+    stages, found = result_of(quick_digits().changed({"data.source": str(tmp_path / "pictures")}), steps=3, folds=4)
+    assert stages == [Progress(done, 4 * 3, TRAINING) for done in range(4 * 3 + 1)]
     assert len(found.numbers) == 120 and found.probabilities.shape == (120, 10)
     assert np.allclose(found.probabilities.sum(axis=1), 1)
     again = result_of(quick_digits().changed({"data.source": str(tmp_path / "pictures")}), steps=3, folds=4)[1]
@@ -62,8 +63,8 @@ def test_every_picture_is_asked_about_once_by_a_model_that_has_not_seen_it(tmp_p
 def test_a_small_set_has_fewer_parts_and_a_group_is_in_one(tmp_path: Path) -> None:
     digits_folder(tmp_path / "pictures", each=3, flipped=0.0)
     asked = quick_digits().changed({"data.source": str(tmp_path / "pictures"), "train.batch_size": 8})
-    told, _ = result_of(asked, steps=1)
-    assert {one.fold for one in told} == {1, 2, 3}
+    stages, _ = result_of(asked, steps=1)
+    assert stages[-1] == Progress(3, 3, TRAINING)
     preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
     digits_folder(tmp_path / "more", each=40, flipped=0.0)
     grouped = Data(source=str(tmp_path / "more"), group_by="([0-9])[.]png")  # by the last digit of the name

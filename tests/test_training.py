@@ -43,8 +43,8 @@ def test_events_tell_the_whole_story_in_order(tmp_path: Path) -> None:
     assert [(event.epoch, event.step) for event in epochs] == [(1, 16), (2, 32)]
     assert told.index(epochs[0]) == told.index(steps[15]) + 1
     mean = float(torch.stack([event.loss for event in steps[:16]]).mean())
-    assert epochs[0].train["loss"] == pytest.approx(mean)
-    assert epochs[1].train["loss"] < epochs[0].train["loss"]
+    assert epochs[0].train_loss == pytest.approx(mean)
+    assert epochs[1].train_loss < epochs[0].train_loss
 
 
 def test_the_run_folder_tells_the_same(trained: Run) -> None:

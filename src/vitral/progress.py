@@ -1,4 +1,7 @@
-"""How far long work is: one type, and one way to drain a generator that tells it."""
+"""How far long work is: one type, which a generator yields or a function tells, and one way to drain such a generator.
+
+Who does the work says first where it starts, so that a bar knows what was done before.
+"""
 
 from collections.abc import Callable, Generator
 from typing import NamedTuple, TypeVar
@@ -15,7 +18,14 @@ class Progress(NamedTuple):
     waiting: bool = False  # for another process that does the same
 
 
-def drain(work: Generator[Progress, None, Result], tell: Callable[[Progress], None] | None = None) -> Result:
+Tell = Callable[[Progress], None]
+
+
+def silent(progress: Progress) -> None:
+    """For those who want no progress."""
+
+
+def drain(work: Generator[Progress, None, Result], tell: Tell = silent) -> Result:
     """Do the work; `tell` hears how far it is. The result is what the generator returns.
 
     >>> def count() -> Generator[Progress, None, str]:
@@ -31,5 +41,4 @@ def drain(work: Generator[Progress, None, Result], tell: Callable[[Progress], No
         except StopIteration as end:
             result: Result = end.value
             return result
-        if tell:
-            tell(progress)
+        tell(progress)

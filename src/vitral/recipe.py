@@ -1,4 +1,8 @@
-"""What was asked: model + data + init + teacher + train. Frozen, validated, TOML both ways; pure data, no torch."""
+"""What was asked: model + data + init + teacher + train. Frozen, validated, TOML both ways; pure data, no torch.
+
+A recipe in Python takes its settings from here: `from vitral.recipe import Recipe, ViTConfig, Data, Augment, Train,
+Muon`.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -7,12 +11,71 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from vitral.data.config import Data
+from vitral.data.config import AsItIs, Augment, Data, Policy, RandAugment, Resize, Scale
 from vitral.errors import RecipeError
-from vitral.model.config import AnyModelConfig, ViTConfig
+from vitral.model.config import (
+    AnyModelConfig,
+    Attend,
+    Blocks,
+    Head,
+    Mlp,
+    ModelConfig,
+    Pool,
+    Positions,
+    Regularise,
+    Stem,
+    Tokens,
+    ViTConfig,
+)
 from vitral.plugin import is_plugin
 from vitral.settings import FORMAT, Part, Settings, as_table, check_format, names, unknown
-from vitral.training.config import Init, Teacher, Train, parse_budget
+from vitral.training.config import (
+    SGD,
+    Adam,
+    AdamW,
+    Fixed,
+    Init,
+    Muon,
+    Rising,
+    Schedule,
+    Teacher,
+    Train,
+    parse_budget,
+)
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "AdamW",
+    "AsItIs",
+    "Attend",
+    "Augment",
+    "Blocks",
+    "Data",
+    "Fixed",
+    "Head",
+    "Init",
+    "Mlp",
+    "ModelConfig",
+    "Muon",
+    "Policy",
+    "Pool",
+    "Positions",
+    "RandAugment",
+    "Recipe",
+    "Regularise",
+    "Resize",
+    "Rising",
+    "Scale",
+    "Schedule",
+    "Stem",
+    "Teacher",
+    "Tokens",
+    "Train",
+    "ViTConfig",
+    "parse_budget",
+    "parse_setting",
+]
 
 
 class Recipe(Settings):
@@ -54,7 +117,8 @@ class Recipe(Settings):
     @property
     def plugins(self) -> tuple[str, ...]:
         """What it names in Python files of somebody's own, such as mine.py:Mixer."""
-        return tuple(name for name in (self.model.kind, self.train.objective.kind) if is_plugin(name))
+        names = (self.model.kind, self.train.objective.kind, self.data.augment.own)
+        return tuple(name for name in names if is_plugin(name))
 
     def changed(self, settings: Mapping[str, Any]) -> "Recipe":
         """The same with some settings changed, by their dotted names. Who asks for epochs does not want the budget."""

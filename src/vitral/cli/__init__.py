@@ -7,6 +7,8 @@ from importlib import import_module
 
 import click
 
+from vitral.cli.interrupt import ctrl_c
+
 STARTED = time.perf_counter()  # of the command: what a budget counts from
 
 # name: what it is for. The file of a command is only loaded when it is called, so that --help is quick.
@@ -77,30 +79,50 @@ def vitral() -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command. A mistake is told as a sentence; exit code 2: it was called wrongly, 1: it failed."""
-    from vitral.errors import RecipeError, VitralError
+    try:
+        try:
+            ctrl_c.watch()
+            _run(args)
+            ctrl_c.look()
+        finally:
+            ctrl_c.leave()
+    except BaseException as error:
+        sys.exit(_tell(error))
+    finally:
+        if args is not None:  # else the process ends now
+            ctrl_c.forget()
 
+
+def _run(args: list[str] | None) -> None:
     if "_VITRAL_COMPLETE" in os.environ:
         from vitral.cli import completion  # noqa: F401 (it registers itself with click)
 
-    try:
-        vitral(args, prog_name="vitral", standalone_mode=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a closed pipe or a full disk can still be told
-    except click.ClickException as error:
+    vitral(args, prog_name="vitral", standalone_mode=False)
+    if sys.stdout is not None:
+        sys.stdout.flush()  # here, where a closed pipe or a full disk can still be told
+
+
+def _tell(error: BaseException) -> int:
+    """In a sentence; the exit code. What is not ours to tell is raised."""
+    if ctrl_c.raised or isinstance(error, click.Abort | KeyboardInterrupt):
+        click.echo("Stopped.", err=True)
+        return 130
+
+    from vitral.errors import RecipeError, VitralError
+
+    if isinstance(error, click.ClickException):
         if isinstance(error, click.NoSuchOption):
             hint = "Settings are written without dashes: name=value, such as train.epochs=5."
             error = click.UsageError(f"{error.format_message()} {hint}", error.ctx)
         error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Stopped.", err=True)
-        sys.exit(130)
-    except VitralError as error:
+        return error.exit_code
+    if isinstance(error, VitralError):
         click.echo(f"Error: {error}", err=True)
-        sys.exit(2 if isinstance(error, RecipeError) else 1)
-    except BrokenPipeError:  # as in `vitral ls | head -1`: nobody reads on, so nothing more is said, at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(1)  # as click does where it is the one who notices
-    except OSError as error:
+        return 2 if isinstance(error, RecipeError) else 1
+    if isinstance(error, BrokenPipeError):  # as in `vitral ls | head -1`: nobody reads on, so nothing more is said,
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # at exit either
+        return 1  # as click does where it is the one who notices
+    if isinstance(error, OSError):
         click.echo(f"Error: {error.filename or 'A file'} could not be read or written ({error.strerror}).", err=True)
-        sys.exit(1)
+        return 1
+    raise error

@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console, print_table, printable, table
+from vitral.cli.terminal import ProgressBar, console, print_table, printable, settings_of, table
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
     from vitral.data.check import Report
-    from vitral.data.sources import Index
     from vitral.recipe import Recipe
 
 
@@ -38,7 +35,7 @@ def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: st
     test, doubtful labels, uneven classes: each with what to do about it, and contact sheets to look at. Exit code 1 if
     something is seriously wrong. Settings of [data] may be changed, such as data.group_by='(patient\\d+)'.
     """
-    from vitral.cli.terminal import settings_of
+    from vitral.data.check import check
     from vitral.data.sources import open_source
     from vitral.errors import RecipeError
     from vitral.recipe import Recipe
@@ -53,7 +50,8 @@ def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: st
     folder = out or Path("checks") / last_name(source)
     index = open_source(asked.data)
     _cleared(folder)
-    report = _checked(index)
+    with ProgressBar() as tell:
+        report = check(index, tell)
     if as_json:
         click.echo(json.dumps(report.write()))
     else:
@@ -88,27 +86,6 @@ def _drawing(folder: Path, quiet: bool) -> Iterator[None]:
             yield
     except OSError as error:
         raise RunError(f"{folder} cannot be written ({error.strerror}). Choose another place with --out.") from None
-
-
-def _checked(index: "Index") -> "Report":
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from vitral.data.check import check
-
-    bar = Console(stderr=True)  # so that what a program reads from stdout is the report alone
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=32), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=bar, transient=True, disable=not bar.is_terminal) as progress:
-        tasks: dict[str, TaskID] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-                if not bar.is_terminal and total > 10_000:
-                    click.echo(f"{what}: {total:,} …", err=True)  # a log should not be silent for a minute
-            progress.update(tasks[what], completed=done)
-
-        return check(index, tell)
 
 
 def _draw(report: "Report", folder: Path, recipe: "Recipe | None") -> None:

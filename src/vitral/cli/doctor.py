@@ -3,32 +3,38 @@
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import time
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from typing import Any
 
 import click
 
 from vitral.cli.terminal import console, print_table, table
 
-LIBRARIES = ("torch", "numpy", "pillow", "safetensors", "pydantic", "scikit-learn", "matplotlib")
+LIBRARIES = ("numpy", "pillow", "safetensors", "pydantic", "scikit-learn", "matplotlib")
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def command(as_json: bool) -> None:
     """Show what Vitral runs on here, and whether it works: for yourself, and for a report of a bug."""
-    found = {**_machine(), **_torch()}
+    facts = {**_machine(), **_torch()}
     if as_json:
-        click.echo(json.dumps(found))
+        click.echo(json.dumps(facts))
         return
     listed = table("what", "found")
-    for what, value in found.items():
+    for what, value in facts.items():
         listed.add_row(what, str(value))
     print_table(listed)
     console.print("\nA small ViT has learnt a step here: all is well.")
+    if facts["torch"].partition("+")[0] != facts["tested with torch"]:
+        console.print(
+            f"This is torch {facts['torch']}; the tests are run with {facts['tested with torch']} "
+            "(pip install 'vitral[tested]'). Newer ones are expected to work: tell us if one does not."
+        )
 
 
 def _machine() -> dict[str, Any]:
@@ -39,8 +45,17 @@ def _machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "free disk here": f"{shutil.disk_usage('.').free / 1e9:.1f} GB",
         "terminal": "yes" if sys.stdout.isatty() else "no: plain lines",
+        "torch": version("torch"),
+        "tested with torch": tested_torch(),
         **{name: version(name) for name in LIBRARIES},
     }
+
+
+def tested_torch() -> str:
+    """The version that the tests are run with: pyproject.toml has it, as the extra `tested`, and so has the package."""
+    asked = " ".join(requires("vitral") or ())
+    pinned = re.search(r"torch==([\w.]+) ?; ?extra == .tested", asked)
+    return pinned[1] if pinned else "unknown"
 
 
 def _torch() -> dict[str, Any]:

@@ -1,19 +1,17 @@
 """vitral embed WEIGHTS FOLDER [--out FOLDER] [--nearest PICTURE] [-k 8] [--json]"""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console, print_table, printable, table
+from vitral.cli.terminal import ProgressBar, console, print_table, printable, table
 
 if TYPE_CHECKING:
     from vitral.data.config import Data
-    from vitral.evaluation.embed import Embedded, Neighbour, Tell
+    from vitral.evaluation.embed import Embedded, Neighbour
 
 
 @click.command()
@@ -49,7 +47,7 @@ def command(
     from vitral.run import last_name, name_of
 
     folder = out or Path("embeddings") / last_name(source) / name_of(weights)
-    with progress() as tell:
+    with ProgressBar() as tell:
         embedded = embed(weights, data_of(source, settings), folder, tell=tell)
     found = _nearest(embedded, nearest, count) if nearest else []
     if as_json:
@@ -80,28 +78,6 @@ def data_of(source: str, settings: tuple[str, ...]) -> "Data":
     if other := [name for name in given if not name.startswith("data.")]:
         raise RecipeError(f"{other[0]} is no setting of the pictures: those start with data.")
     return Recipe().changed({**given, "data.source": source}).data
-
-
-@contextmanager
-def progress() -> Iterator["Tell"]:
-    """A bar for each thing that is done, on stderr: what a program reads from stdout is the answer alone."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-    bar = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=32), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=bar, transient=True, disable=not bar.is_terminal) as shown:
-        tasks: dict[str, TaskID] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = shown.add_task(what, total=total, completed=done)
-                if not bar.is_terminal and total > 1_000:
-                    begun = f", {done:,} of them done before" if done else ""
-                    click.echo(f"{what}: {total:,}{begun} …", err=True)  # a log should not be silent for minutes
-            shown.update(tasks[what], completed=done)
-
-        yield tell
 
 
 def _nearest(embedded: "Embedded", picture: Path, count: int) -> list["Neighbour"]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import code_option, console, printable
+from vitral.cli.terminal import ProgressBar, code_option, console, printable
 
 if TYPE_CHECKING:
     from vitral.data.folds import OutOfFold
@@ -74,33 +74,29 @@ def _suspects(folder: Path, code: tuple[Path, ...]) -> None:
 
 def _by_training(run: "Run", code: tuple[Path, ...]) -> "OutOfFold":
     """Short trainings of the run's recipe."""
-    from rich.progress import Progress
-
-    from vitral.data.folds import OutOfFold
-    from vitral.training.folds import out_of_fold
+    from vitral.progress import Progress, drain
+    from vitral.training.folds import TRAINING, out_of_fold
 
     steps = max(1, run.record.steps // 2)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("opening pictures", total=None)
-        for told in out_of_fold(run.recipe, steps, sha256=run.record.data.sha256, plugins=run.plugins(code)):
-            if isinstance(told, OutOfFold):
-                return told
-            if (told.fold, told.step) == (1, 1):
-                taken = f"{steps:,} step{'s' if steps > 1 else ''}"
-                console.print(f"Training {told.folds} times, each time without another part of the pictures; {taken}.")
-            done = (told.fold - 1) * steps + told.step
-            bar.update(task, completed=done, total=told.folds * steps, description=f"training {told.fold}/{told.folds}")
-    raise AssertionError  # it ends with the answers
+    each = f"{steps:,} step{'s' if steps > 1 else ''}"
+    with ProgressBar() as bar:
+
+        def tell(progress: Progress) -> None:
+            if progress.doing == TRAINING and not progress.done:
+                folds = progress.total // steps
+                bar.print(f"Training {folds} times, each time without another part of the pictures; {each}.")
+            bar(progress)
+
+        return drain(out_of_fold(run.recipe, steps, sha256=run.record.data.sha256, plugins=run.plugins(code)), tell)
 
 
 def _by_probes(run: "Run") -> "OutOfFold":
     """Where the run started from somebody's weights, linear probes on what these see: in a minute."""
-    from vitral.cli.embed import progress
     from vitral.evaluation.probe import out_of_fold
 
     weights = run.recipe.init.weights
     console.print(f"Asking linear probes on {weights}, each without another part of the pictures.", soft_wrap=True)
-    with progress() as tell:
+    with ProgressBar() as tell:
         return out_of_fold(weights, run.recipe.data, run.record.data.sha256, tell=tell)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from vitral.cli import completion
+from vitral.cli.interrupt import ctrl_c
 from vitral.cli.terminal import code_option, printable
 
 
@@ -36,6 +37,7 @@ def command(source: str, port: int, no_browser: bool, code: tuple[Path, ...]) ->
                 webbrowser.open(server.url)
             server.serve_forever()
         except KeyboardInterrupt:
+            ctrl_c.heard()
             click.echo("")  # behind the ^C that the terminal shows
 
 

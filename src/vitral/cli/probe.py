@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import completion
-from vitral.cli.embed import data_of, progress
-from vitral.cli.terminal import console, duration, print_table, printable, table
+from vitral.cli.embed import data_of
+from vitral.cli.terminal import ProgressBar, console, duration, print_table, printable, table
 
 if TYPE_CHECKING:
     from vitral.evaluation.probe import Method, Probed
@@ -35,7 +35,7 @@ def command(weights: str, source: str, settings: tuple[str, ...], out: Path | No
     from vitral.run import last_name
 
     folder = out or Path("probes") / last_name(source)
-    with progress() as tell:
+    with ProgressBar() as tell:
         probed = probe(weights, data_of(source, settings), tell=tell)
     path = probed.save(folder)
     others = probed.others(folder)

@@ -2,41 +2,38 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console, print_table, table
+from vitral.cli.terminal import code_option, console, print_table, table
 from vitral.errors import RecipeError
 
 if TYPE_CHECKING:
-    from vitral.model.config import ViTConfig
+    from vitral.model.config import ModelConfig
 
 
 @click.command()
 @click.argument("name", metavar="SIZE|RECIPE|RUN", shell_complete=completion.sizes)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def command(name: str, as_json: bool) -> None:
+@code_option
+def command(name: str, as_json: bool, code: tuple[Path, ...]) -> None:
     """Show a model step by step: what goes in, what comes out, parameters, operations for one image.
 
     SIZE is one of the paper's, such as B/16; RECIPE a name or a TOML file; RUN a run folder.
     """
     from vitral.model.shapes import shapes
 
-    config = _config(name)
+    config = _config(name, code)
     rows = shapes(config)
     parameters = sum(row.parameters * row.times for row in rows)
     flops = sum(row.flops * row.times for row in rows)
     if as_json:
         click.echo(json.dumps({"parameters": parameters, "flops": flops, "steps": [asdict(row) for row in rows]}))
         return
-    (height, width), (down, across), P = config.height_width, config.grid, config.patch_size
-    console.print(
-        f"Image {height}×{width}, patches of {P}: {height}/{P} · {width}/{P} = {down}·{across} patches,", end=" "
-    )
-    extra = f"with {config.extra} extra {'token' if config.extra == 1 else 'tokens'}, " if config.extra else ""
-    console.print(f"{extra}{down * across + config.extra} tokens of width {config.width}.\n")
+    console.print(f"{_sentence(config)}\n", soft_wrap=True)
     listed = table(
         "step", "what", "takes", "gives", "times", "parameters", "MFLOPs", right=("times", "parameters", "MFLOPs")
     )
@@ -50,18 +47,37 @@ def command(name: str, as_json: bool) -> None:
     console.print("\nA multiply and an add are two operations (FLOPs); other tables count the pair as one.")
 
 
+def _sentence(config: "ModelConfig") -> str:
+    """What an image becomes."""
+    import torch
+
+    from vitral.model.shapes import on_meta
+
+    model, images = on_meta(config)
+    with torch.device("meta"):
+        tokens = model.features(images)
+    (height, width), (down, across), P = config.height_width, model.grid_of(images), config.stride
+    _, T, D = tokens.shape
+    extra = T - model.patch_tokens(tokens).shape[1]
+    cut = f", patches of {P}: {height}/{P} · {width}/{P} =" if (height, width) == (down * P, across * P) else ":"
+    beside = f"with {extra} extra {'token' if extra == 1 else 'tokens'}, " if extra else ""
+    return f"Image {height}×{width}{cut} {down}·{across} patches, {beside}{T} tokens of width {D}."
+
+
 def _shape(shape: tuple[int, ...]) -> str:
     return " × ".join(map(str, shape))
 
 
-def _config(name: str) -> "ViTConfig":
+def _config(name: str, code: tuple[Path, ...]) -> "ModelConfig":
+    from vitral.model import resolve
     from vitral.model.config import SIZES, ViTConfig
+    from vitral.plugin import is_plugin, load_plugins
     from vitral.recipes import RECIPES, find_recipe
     from vitral.run import Run
     from vitral.settings import unknown
 
     if name not in RECIPES and Run.is_run(name):
-        return Run.load(name).weights().model.config
+        return Run.load(name).weights(code).model.config
     if name.partition("/")[0] in SIZES:
         return ViTConfig.named(name)
     try:
@@ -70,9 +86,10 @@ def _config(name: str) -> "ViTConfig":
         sizes = [f"{size}/{patch}" for size in SIZES for patch in (16, 14, 32)]
         known = unknown(name, [*sizes, *RECIPES], "size, recipe or run")
         raise RecipeError(str(error) if name.endswith(".toml") or ".py" in name else known) from None
-    if 0 in (recipe.model.classes, recipe.model.channels):
+    config = resolve(recipe.model, load_plugins(filter(is_plugin, [recipe.model.kind])))
+    if 0 in (config.classes, config.channels):
         from vitral.data.sources import open_source
         from vitral.training.preparation import complete
 
-        return complete(recipe.model, open_source(recipe.data))
-    return recipe.model
+        return complete(config, open_source(recipe.data), needs_labels=config.has_classes)
+    return config

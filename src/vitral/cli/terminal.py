@@ -2,11 +2,18 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 from rich.console import Console
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from vitral.progress import Progress
+
+LONG = 1_000  # pictures or steps, from which a log should not be silent
 
 # For commands that open a run: its model or objective may be in a file of somebody's own.
 code_option = click.option(
@@ -29,6 +36,50 @@ class Screen(Console):
 
 
 console = Screen()
+
+
+class ProgressBar:
+    """What `tell` can be: a bar for each thing that is done; in a log, a line for each that takes long.
+
+    On stderr, so that what a program reads from stdout is the answer alone.
+    """
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        errors = Console(stderr=True)
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=32),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=errors,
+            transient=True,
+            disable=not errors.is_terminal,
+        )
+        self.tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, progress: "Progress") -> None:
+        words = "waiting for another process" if progress.waiting else progress.doing
+        if words not in self.tasks:
+            self.tasks[words] = self.bar.add_task(words, total=progress.total, completed=progress.done)
+            if self.bar.disable and progress.total > LONG:
+                before = f", {progress.done:,} of them done before" if progress.done else ""
+                click.echo(f"{words}: {progress.total:,}{before} …", err=True)
+        self.bar.update(self.tasks[words], completed=progress.done, total=progress.total)
+
+    def print(self, sentence: str) -> None:
+        """Above the bar, on stdout."""
+        self.bar.stop()
+        console.print(sentence)
+        self.bar.start()
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:

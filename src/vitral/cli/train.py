@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vitral.cli import STARTED, completion
+from vitral.cli.interrupt import ctrl_c
 from vitral.cli.terminal import code_option, console, duration, printable, settings_of
 
 if TYPE_CHECKING:
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 
     from rich.progress import TaskID
 
+    from vitral.data.pack import Pack
+    from vitral.data.sources import Index
     from vitral.evaluation.evaluate import Evaluation
     from vitral.recipe import Recipe
     from vitral.run import Run
     from vitral.training.loop import Event, Packing, Started, Step
     from vitral.training.session import Epoch
+    from vitral.weights.pretrained import Pretrained
 
 
 @click.command()
@@ -62,15 +66,15 @@ def command(
         settings, recipe = (recipe, *settings), None
     if recipe is None and (settings or not resume):
         raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
-    asked = _asked(recipe, settings, out if resume else None) if recipe else None
+    asked, ready = _asked(recipe, settings, out if resume else None) if recipe else (None, {})
     # Loading torch takes a second or two; a mistake in the recipe has been told by now.
     if dry_run:
         if asked is None:
             raise click.UsageError("Missing argument 'RECIPE': --dry-run needs it.")
-        _show_groups(asked)
+        _show_groups(asked, **ready)
         return
     if seeds is None:
-        _train(asked, out, resume, save_every, STARTED, code=code)
+        _train(asked, out, resume, save_every, STARTED, code=code, **ready)
         return
     if asked is None:
         raise click.UsageError("Missing argument 'RECIPE': with --seeds each run needs it.")
@@ -82,7 +86,7 @@ def command(
         console.print(f"Seed {seed}", style="bold")
         one = asked.changed({"train.seed": seed})
         again = shlex.join([str(recipe), *settings, "--seeds", str(seeds), "--out", str(folder), "--resume"])
-        if evaluation := _train(one, folder / f"seed-{seed}", resume, save_every, time.perf_counter(), again):
+        if evaluation := _train(one, folder / f"seed-{seed}", resume, save_every, time.perf_counter(), again, **ready):
             found.append(evaluation)
         console.print()
     if len(found) < 2:
@@ -97,21 +101,19 @@ def command(
     console.print(f"Test accuracy {spread} (mean ± sd of {seeds} seeds: {told})", style="bold")
 
 
-def _show_groups(recipe: "Recipe") -> None:
+def _show_groups(recipe: "Recipe", source: "Index | None" = None, start: "Pretrained | None" = None) -> None:
     """Which parts of the model learn, and at which rate."""
     from vitral.cli.terminal import print_table, table
     from vitral.training.config import parse_budget
     from vitral.training.preparation import prepared
 
-    plan = prepared(recipe, to_train=False)
+    plan = prepared(recipe, index=source, start=start, to_train=False)
     console.print(repr(plan.learner.model))
     if recipe.teacher.source != "none":
         asked = recipe.teacher
         console.print(f"Teacher: {asked.source}, {asked.kind}, sees each {asked.sees}, {asked.weight:.0%} of the loss.")
-    if recipe.init.weights != "none":
-        from vitral.weights.pretrained import load_pretrained
-
-        console.print(str(load_pretrained(recipe.init.weights).loaded or "Vitral's own weights."), soft_wrap=True)
+    if plan.start:
+        console.print(str(plan.start.loaded or "Vitral's own weights."), soft_wrap=True)
     right = ("numbers", "learning rate", "weight decay")
     listed = table("part", *right, right=right)
     for part in plan.learner.optimizers.groups(plan.learner.layers):
@@ -124,17 +126,18 @@ def _show_groups(recipe: "Recipe") -> None:
     console.print(f"{steps} of {plan.batches.batch_size} pictures. Nothing was trained.")
 
 
-def _asked(name: str, typed: tuple[str, ...], goes_on: Path | None) -> "Recipe":
-    """A recipe by its name, with the settings that were typed; for pictures, one is chosen, and why is told."""
+def _asked(name: str, typed: tuple[str, ...], goes_on: Path | None) -> tuple["Recipe", dict[str, Any]]:
+    """A recipe by its name, with the settings that were typed; for pictures, one is chosen, and why is said. Then they
+    and the weights are open, and `train` need not open them again."""
     from vitral.data.sources.named import NAMED
     from vitral.recipes import find_recipe, has_pictures
     from vitral.run import Run
 
     settings = settings_of(typed)
     if not has_pictures(name, settings):
-        return find_recipe(name).changed(settings)
+        return find_recipe(name).changed(settings), {}
     if goes_on and Run.is_run(goes_on):  # what was chosen then stands
-        return Run.load(goes_on).recipe.changed({"data.source": name, **settings})
+        return Run.load(goes_on).recipe.changed({"data.source": name, **settings}), {}
     from vitral.recipes.choose import choose
 
     chosen = choose(name, settings)
@@ -144,7 +147,7 @@ def _asked(name: str, typed: tuple[str, ...], goes_on: Path | None) -> "Recipe":
         console.print(printable(why))
     words = printable(shlex.join([name, *typed]))
     console.print(f"To change any of that: vitral show {words} > mine.toml\n", soft_wrap=True)
-    return chosen.recipe
+    return chosen.recipe, {"source": chosen.index, "start": chosen.start}
 
 
 def _train(
@@ -155,23 +158,32 @@ def _train(
     began: float,
     again: str = "",
     code: tuple[Path, ...] = (),
+    **ready: Any,
 ) -> "Evaluation | None":
     """One run, from the first line to the last. Its budget counts from `began`."""
     from vitral.cli.evaluate import tell
     from vitral.evaluation.evaluate import evaluate
     from vitral.training.loop import train
 
-    progress = Progress()
+    progress = TrainingDisplay()
     try:
         with _stopping(progress):
             run = train(
-                asked, out=out, resume=resume, listeners=[progress], save_every=save_every, began=began, code=code
+                asked,
+                out=out,
+                resume=resume,
+                listeners=[progress],
+                save_every=save_every,
+                began=began,
+                code=code,
+                **ready,
             )
+        if progress.stop:  # it came after the last step
+            raise KeyboardInterrupt
     except KeyboardInterrupt:
         if progress.run:
             console.print(f"What it has learnt so far is in {progress.run.folder}. Go on from here:", soft_wrap=True)
-            files = dict.fromkeys(name.rpartition(":")[0] for name in progress.run.record.code or {})
-            needs = "".join(f" --code {shlex.quote(file)}" for file in files)
+            needs = "".join(f" --code {shlex.quote(file)}" for file in _code_of(progress.run))
             again = again or f"--out {shlex.quote(str(progress.run.folder))} --resume{needs}"
             console.print(f"    vitral train {again}", soft_wrap=True)
         raise
@@ -184,18 +196,23 @@ def _train(
         console.print("There are no test pictures, so nobody knows how good it is. Add some, and train again.")
         return None
     with console.status("Measuring on the test pictures, drawing …"):
-        evaluation = evaluate(run, code=[name.rpartition(":")[0] for name in run.record.code or {}] if asked else code)
+        evaluation = evaluate(run, source=progress.pack, code=_code_of(run) if asked else code)
     tell(evaluation)
     return evaluation
 
 
+def _code_of(run: "Run") -> list[str]:
+    """The Python files that its recipe names."""
+    return list(dict.fromkeys(name.rpartition(":")[0] for name in run.record.code or {}))
+
+
 @contextmanager
-def _stopping(progress: "Progress") -> Iterator[None]:
+def _stopping(progress: "TrainingDisplay") -> Iterator[None]:
     """Ctrl-C and SIGTERM stop between two steps, where everything can be saved; a second one stops at once."""
 
-    def stop(number: int, _: object) -> None:
+    def stop(number: int, frame: object) -> None:
         if progress.stop or progress.run is None:
-            raise KeyboardInterrupt
+            ctrl_c(number, frame)
         progress.stop = True
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -215,18 +232,18 @@ def _memory() -> str:
     return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30:.1f} GiB"
 
 
-class Progress:
+class TrainingDisplay:
     """A listener: a line an epoch, and on a terminal a bar below."""
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.run: Run | None = None
         self.stop = False  # asked for, and done after the next step
         self.untested = False
         self.labels = True  # whether it learns from labels
-        self.bar = Bar(
+        self.pack: Pack | None = None  # its pictures, once they are open
+        self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=32),
             TextColumn("{task.percentage:>3.0f} %"),
@@ -276,7 +293,7 @@ class Progress:
         plan, choices, index = event.plan, event.choices, event.plan.pack.index
         counts = {split: len(plan.pack.of(split)) for split in ("train", "validation", "test")}
         cores = f"{choices.threads} thread{'s' if choices.threads > 1 else ''}"
-        self.run, self.untested = event.run, not counts["test"]
+        self.run, self.untested, self.pack = event.run, not counts["test"], plan.pack
         self.epochs, self.batch_size = event.steps / plan.batches.steps_per_epoch, plan.batches.batch_size
         self.validates = plan.validates
         for task in self.bar.task_ids:
@@ -315,10 +332,10 @@ class Progress:
         every = -(-int(self.epochs) // 30) or 1
         if epoch.epoch % every and 1 < epoch.epoch < int(self.epochs):
             return
-        train, validation = self._figures(epoch.train), self._figures(epoch.validation) if self.validates else ""
+        train, validation = epoch.of("train"), epoch.of("validation")
         console.print(
-            f"{epoch.epoch:>5}   {epoch.train['loss']:>10.3f}{train}"
-            + (f"   {epoch.validation['loss']:>15.3f}{validation}" if self.validates else "")
+            f"{epoch.epoch:>5}   {train['loss']:>10.3f}{self._figures(train)}"
+            + (f"   {validation['loss']:>15.3f}{self._figures(validation)}" if self.validates else "")
             + f"   {epoch.seconds:>7.1f}   {epoch.waited:>6.1%}"
         )
 

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,8 +18,13 @@ from vitral.data.augment.draws import Draws
 from vitral.data.config import Augment
 from vitral.data.pack import Pack
 from vitral.data.preprocess import Preprocess
-from vitral.data.randomness import permutation
+from vitral.data.randomness import permutation, uniform
 from vitral.data.threads import one_core_each
+from vitral.errors import RecipeError
+
+# Somebody's own: (images, random) → images, both (B, C, H, W) of 0 to 255. `random(count)` gives (B, count) numbers
+# from 0 to 1, which follow from seed, epoch and sample, as all that is random here does.
+OwnAugmentation = Callable[[Tensor, Callable[[int], Tensor]], Tensor]
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Batches:
     seed: int
     balanced: bool = False  # every class equally often, instead of every picture once
     views: int = 0  # ways in which a picture is augmented, in turn; 0: anew in every epoch
+    own: OwnAugmentation | None = None  # what `augment.own` names
     view_sizes: tuple[tuple[int, int], ...] = ()  # of the views of a picture in a batch; (): one, as the model takes it
     workers: int = 1  # threads that prepare batches ahead; 0: none, each is made when it is asked for
 
@@ -173,7 +179,31 @@ class Batches:
             copies=copies,
             background=self.preprocess.background,
         )
+        if self.own:
+            images = self._changed(images, lambda count: self._random(samples, copies, epoch, count))
         return self.preprocess.normalise(images)
+
+    def _random(
+        self, samples: NDArray[np.int64], copies: NDArray[np.int64], epoch: int, count: int
+    ) -> Tensor:  # → (B, count), 0 to 1
+        return torch.from_numpy(
+            uniform(self.seed, "own", epoch=epoch, samples=samples, copy=copies, draws=count)
+        ).float()
+
+    def _changed(self, images: Tensor, random: Callable[[int], Tensor]) -> Tensor:
+        """By somebody's own function, which may fail or give something else."""
+        assert self.own is not None
+        try:
+            changed = self.own(images, random)
+        except Exception as error:  # of code that is not ours
+            words = f"{type(error).__name__}: {error}"
+            raise RecipeError(f"data.augment.own {self.augment.own} fails on a batch ({words}).") from error
+        if not isinstance(changed, Tensor) or changed.shape != images.shape:
+            given = tuple(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
+            raise RecipeError(
+                f"data.augment.own {self.augment.own} gives {given}, and a batch of {tuple(images.shape)} was expected."
+            )
+        return changed
 
     def moved(self, maps: Tensor, batch: Batch) -> Tensor:
         """What belongs to places in these pictures as they are, (B, F, h, w), where it is in the batch's images."""

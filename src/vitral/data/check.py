@@ -1,7 +1,7 @@
 """What is wrong with these pictures: each is opened, looked at and compared with all others, before anyone trains."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -9,16 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitral.data.decode import Decoded, decode_with_facts
+from vitral.data.decode import Decoded, Facts, decode_with_facts
 from vitral.data.findings import Finding, Seen, findings
 from vitral.data.similar import SIDE, near_duplicates, thumbnail
 from vitral.data.sources import SPLITS, Index, digest_of
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError
+from vitral.progress import Progress, Tell, silent
 from vitral.settings import FORMAT
 
 BLOCK = 512  # pictures that wait to be looked at: a million would fill the memory
+LOOKING = "looking at pictures"
 MOST_COMPARED = 200_000  # pictures; the comparison grows with the square
+UNASKED = 5_000  # pictures that are checked for a report though nobody asked: some seconds
 
 
 @dataclass(frozen=True)
@@ -85,41 +88,59 @@ class Report:
         }
 
 
-def check(index: Index, progress: Callable[[str, int, int], None] = lambda what, done, total: None) -> Report:
-    """Look at every picture of a source, and compare them. `progress` is told what is being done and how far it is."""
-    total = len(index.samples)
-    seen: list[Seen] = []
-    compared = total <= MOST_COMPARED
-    thumbnails = np.zeros((total if compared else 0, 3, SIDE, SIDE), np.uint8)
+class Inspection:
+    """What one look at each picture of a source tells; also where it is decoded for something else."""
+
+    def __init__(self, index: Index) -> None:
+        self.index, self.compared = index, len(index.samples) <= MOST_COMPARED
+        self.seen: dict[int, Seen] = {}
+        self.thumbnails = np.zeros((len(index.samples) if self.compared else 0, 3, SIDE, SIDE), np.uint8)
+
+    def add(self, number: int, digest: bytes, decoded: Decoded, facts: Facts) -> None:
+        """A picture that was decoded."""
+        picture = _picture(decoded)
+        small = thumbnail(picture)
+        if self.compared:
+            self.thumbnails[number] = small
+        colours = (small // 8).reshape(3, -1).astype(np.int32)  # 32 levels: near enough is the same colour
+        _, counts = np.unique(colours[0] * 1024 + colours[1] * 32 + colours[2], return_counts=True)
+        self.seen[number] = Seen(digest, facts, picture.has_transparency_data, float(counts.max() / counts.sum()))
+
+    def look(self, number: int) -> None:
+        """Open a picture that was not seen yet."""
+        digest = b""
+        try:
+            content = self.index.storage.read(number)
+            digest = digest_of(content)
+            self.add(
+                number,
+                digest,
+                *decode_with_facts(content, name=self.index.samples[number], at_least=(2 * SIDE, 2 * SIDE)),
+            )
+        except DataError as error:
+            self.seen[number] = Seen(digest, error=str(error))
+
+
+def check(index: Index, tell: Tell = silent, inspection: Inspection | None = None) -> Report:
+    """Look at every picture of a source, and compare them. `tell` hears how far it is.
+
+    Of those that `inspection` has seen already, none is opened again.
+    """
+    total, inspection = len(index.samples), inspection or Inspection(index)
+    tell(Progress(0, total, LOOKING))
     with one_core_each() as pool:
         for start in range(0, total, BLOCK):
             block = range(start, min(start + BLOCK, total))
-            seen += pool.map(lambda number: _look(index, number, thumbnails if compared else None), block)
-            progress("looking at pictures", len(seen), total)
+            list(pool.map(inspection.look, (number for number in block if number not in inspection.seen)))
+            tell(Progress(block.stop, total, LOOKING))
+    seen = [inspection.seen[number] for number in range(total)]
     readable = np.array([number for number, one in enumerate(seen) if not one.error], np.int64)
     pairs: list[tuple[int, int]] = []
-    if compared and len(readable):
-        found = near_duplicates(thumbnails if len(readable) == total else thumbnails[readable], progress)
-        pairs = [(int(readable[pair.first]), int(readable[pair.second])) for pair in found]
-    return Report(index, seen, list(findings(index, seen, pairs)), compared)
-
-
-def _look(index: Index, number: int, thumbnails: NDArray[np.uint8] | None) -> Seen:
-    """Open a picture; its thumbnail goes into its place."""
-    digest = b""
-    try:
-        content = index.storage.read(number)
-        digest = digest_of(content)
-        decoded, facts = decode_with_facts(content, name=index.samples[number], at_least=(2 * SIDE, 2 * SIDE))
-    except DataError as error:
-        return Seen(digest, error=str(error))
-    picture = _picture(decoded)
-    small = thumbnail(picture)
-    if thumbnails is not None:
-        thumbnails[number] = small
-    colours = (small // 8).reshape(3, -1).astype(np.int32)  # 32 levels: near enough is the same colour
-    _, counts = np.unique(colours[0] * 1024 + colours[1] * 32 + colours[2], return_counts=True)
-    return Seen(digest, facts, picture.has_transparency_data, float(counts.max() / counts.sum()))
+    if inspection.compared and len(readable):
+        thumbnails = inspection.thumbnails if len(readable) == total else inspection.thumbnails[readable]
+        near = near_duplicates(thumbnails, tell)
+        pairs = [(int(readable[pair.first]), int(readable[pair.second])) for pair in near]
+    return Report(index, seen, list(findings(index, seen, pairs)), inspection.compared)
 
 
 def _picture(decoded: Decoded) -> Image.Image:

@@ -88,6 +88,11 @@ class Augment(Settings):
     mixup: float = Field(default=0.0, ge=0, le=10, description="blend with another: alpha of the Beta distribution")
     cutmix: float = Field(default=0.0, ge=0, le=10, description="or paste a part of another: alpha")
     repeats: StrictInt = Field(default=1, ge=1, le=16, description="copies of each picture in a batch")
+    own: str = Field(
+        default="none",
+        exclude_if=lambda own: own == "none",  # it came after format 1
+        description="and then a function in a Python file of your own: mine.py:noise",
+    )
 
 
 class Data(Settings):

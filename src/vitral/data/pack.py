@@ -14,9 +14,9 @@ import os
 import zlib
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -30,6 +30,9 @@ from vitral.errors import DataError
 from vitral.files import write_whole
 from vitral.progress import Progress, drain
 from vitral.settings import FORMAT
+
+if TYPE_CHECKING:
+    from vitral.data.check import Inspection
 
 MOST_LEFT_OUT = 0.1  # a larger share of unreadable pictures is no accident
 MOST_IN_MEMORY = 2**30  # bytes; pictures that are pixels already need no file below this
@@ -50,6 +53,7 @@ class Pack:
     sha256: str  # the identity of the set: names, labels, splits and the bytes of every picture
     sums: NDArray[np.int64] = field(repr=False)  # (samples, C, 2): of the pixels and of their squares
     notes: tuple[str, ...] = ()
+    inspection: "Inspection | None" = field(default=None, repr=False)  # what was seen of the pictures that were decoded
 
     def of(self, split: str) -> NDArray[np.int64]:
         """The numbers of the samples in a split that can be read, in order."""
@@ -106,15 +110,17 @@ def pack(index: Index, preprocess: Preprocess, directory: Path) -> Pack:
     return drain(packing(index, preprocess, directory))
 
 
-def packing(index: Index, preprocess: Preprocess, directory: Path) -> Generator[Progress, None, Pack]:
-    """Yields how far it is, returns the pack. `directory` is the data directory."""
+def packing(
+    index: Index, preprocess: Preprocess, directory: Path, inspection: "Inspection | None" = None
+) -> Generator[Progress, None, Pack]:
+    """Yields how far it is, returns the pack. `directory` is the data directory; `inspection` sees what is decoded."""
     shape = (len(index.samples), preprocess.channels, *preprocess.stored_size)
     if isinstance(index.storage, Pixels) and np.prod(shape) <= MOST_IN_MEMORY:
         images = np.empty(shape, np.uint8)
-        chunks = yield from _made(index, preprocess, images, {})
+        chunks = yield from _made(index, preprocess, images, {}, inspection)
     else:
-        images, chunks = yield from _on_disk(index, preprocess, directory, shape)
-    return _finished(index, images, chunks)
+        images, chunks = yield from _on_disk(index, preprocess, directory, shape, inspection)
+    return replace(_finished(index, images, chunks), inspection=inspection)
 
 
 def too_many(left_out: int, total: int) -> bool:
@@ -140,7 +146,7 @@ def mean_and_std(made: Pack, numbers: NDArray[np.int64]) -> tuple[tuple[float, .
 
 
 def _on_disk(
-    index: Index, preprocess: Preprocess, directory: Path, shape: tuple[int, ...]
+    index: Index, preprocess: Preprocess, directory: Path, shape: tuple[int, ...], inspection: "Inspection | None"
 ) -> Generator[Progress, None, tuple[NDArray[np.uint8], dict[int, Chunk]]]:
     folder = directory / "packs" / f"{preprocess.stage}-{_key(index)}"
     try:
@@ -155,7 +161,7 @@ def _on_disk(
             except Timeout:
                 yield Progress(0, shape[0], DOING, waiting=True)
         try:
-            return (yield from _packed(index, preprocess, folder, shape))
+            return (yield from _packed(index, preprocess, folder, shape, inspection))
         finally:
             lock.release()
     except OSError as error:
@@ -177,7 +183,7 @@ def _opened(
 
 
 def _packed(
-    index: Index, preprocess: Preprocess, folder: Path, shape: tuple[int, ...]
+    index: Index, preprocess: Preprocess, folder: Path, shape: tuple[int, ...], inspection: "Inspection | None"
 ) -> Generator[Progress, None, tuple[NDArray[np.uint8], dict[int, Chunk]]]:
     """Make what is missing."""
     if (ready := _opened(index, preprocess, folder, shape)) is not None:
@@ -192,7 +198,7 @@ def _packed(
     with pixels.open("r+b", buffering=0) as file, (folder / PROGRESS).open("w", encoding="utf-8") as progress:
         for chunk in whole.values():
             _tell(progress, chunk)
-        whole = yield from _made(index, preprocess, images, whole, file.fileno(), progress)
+        whole = yield from _made(index, preprocess, images, whole, inspection, file.fileno(), progress)
         os.fsync(file.fileno())
     write_whole(folder / DONE, json.dumps({"format": FORMAT, "chunks": [_written(c) for c in whole.values()]}) + "\n")
     (folder / PROGRESS).unlink()
@@ -277,6 +283,7 @@ def _made(
     preprocess: Preprocess,
     images: NDArray[np.uint8],
     whole: Mapping[int, Chunk],
+    inspection: "Inspection | None",
     descriptor: int | None = None,
     progress: Any = None,
 ) -> Generator[Progress, None, dict[int, Chunk]]:
@@ -286,7 +293,7 @@ def _made(
     done = sum(len(_rows(number, shape)) for number in chunks)
 
     def make(number: int) -> Chunk:
-        pixels, chunk = _chunk(index, preprocess, number, shape)
+        pixels, chunk = _chunk(index, preprocess, number, shape, inspection)
         rows = _rows(number, shape)
         if descriptor is None:
             images[rows.start : rows.stop] = pixels
@@ -309,7 +316,7 @@ def _made(
 
 
 def _chunk(
-    index: Index, preprocess: Preprocess, number: int, shape: tuple[int, ...]
+    index: Index, preprocess: Preprocess, number: int, shape: tuple[int, ...], inspection: "Inspection | None"
 ) -> tuple[NDArray[np.uint8], Chunk]:
     rows = _rows(number, shape)
     digests, left_out, deeper = b"", {}, 0
@@ -319,7 +326,7 @@ def _chunk(
     else:
         pixels = np.zeros((len(rows), *shape[1:]), np.uint8)
         for place, row in enumerate(rows):
-            digest, found, bits = _row(index, preprocess, row)
+            digest, found, bits = _row(index, preprocess, row, inspection)
             if isinstance(found, str):
                 left_out[row] = found
             else:
@@ -329,13 +336,17 @@ def _chunk(
     return pixels, Chunk(number, zlib.crc32(pixels.data), digests, _sums(pixels).tobytes(), left_out, deeper)
 
 
-def _row(index: Index, preprocess: Preprocess, row: int) -> tuple[bytes, NDArray[np.uint8] | str, int]:
+def _row(
+    index: Index, preprocess: Preprocess, row: int, inspection: "Inspection | None" = None
+) -> tuple[bytes, NDArray[np.uint8] | str, int]:
     """The sha256 of a picture, its pixels or why there are none, and its bits a channel."""
     digest = bytes(32)
     try:
         content = index.storage.read(row)
         digest = digest_of(content)
         decoded, facts = decode_with_facts(content, name=index.samples[row], at_least=preprocess.at_least)
+        if inspection:
+            inspection.add(row, digest, decoded, facts)
         return digest, preprocess.fitted(decoded, index.samples[row]), facts.bits
     except DataError as error:
         return digest, str(error), 0

@@ -15,7 +15,6 @@ found, and those that are cut at the edges may be missed.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitral.data.threads import one_core_each
+from vitral.progress import Progress, Tell, silent
 
 SIDE = 32
 WAVES = 8  # waves across the picture in brightness; a third of that in colour, which the eye and JPEG see coarsely
@@ -65,13 +65,11 @@ def thumbnail(image: Image.Image) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
 
 
-def near_duplicates(
-    thumbnails: NDArray[np.uint8], progress: Callable[[str, int, int], None] = lambda what, done, total: None
-) -> list[Pair]:  # thumbnails (n, 3, SIDE, SIDE)
+def near_duplicates(thumbnails: NDArray[np.uint8], tell: Tell = silent) -> list[Pair]:  # (n, 3, SIDE, SIDE)
     """Pairs of pictures of which one is a copy of the other, in the order of the set.
 
     Of several identical thumbnails, each is paired with the first, and only the first is compared with other pictures.
-    `progress` is told what is being done, how much of it, and how much there is.
+    `tell` hears how far it is.
     """
     first_with: dict[bytes, int] = {}
     same_as = [first_with.setdefault(picture.tobytes(), place) for place, picture in enumerate(thumbnails)]
@@ -80,19 +78,20 @@ def near_duplicates(
     different = np.array(sorted(first_with.values()), np.int64)
     pictures = torch.from_numpy(thumbnails[different])
     if len(pictures) > 1:
-        pairs, flipped, demand = _candidates(pictures, lambda done: progress("comparing them", done, len(pictures)))
-        agreement = _agreement(pictures, pairs, flipped, lambda done: progress("those alike", done, len(pairs)))
+        pairs, flipped, demand = _candidates(pictures, tell)
+        agreement = _agreement(pictures, pairs, flipped, tell)
         for chosen in torch.nonzero(agreement >= demand).flatten().tolist():
             first, second = different[pairs[chosen].numpy()].tolist()
             found.append(Pair(first, second, min(agreement[chosen].item(), 1.0), bool(flipped[chosen])))
     return sorted(found, key=lambda pair: (pair.first, pair.second))
 
 
-def _candidates(pictures: Tensor, progress: Callable[[int], None]) -> tuple[Tensor, Tensor, Tensor]:
+def _candidates(pictures: Tensor, tell: Tell) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs (P, 2), whether they match as mirror images (P,), and how well their detail must agree (P,)."""
     even, odd = _coarse(pictures)
     found, last = [], []
     table = torch.empty(min(ROWS, len(pictures)), len(pictures))  # made once: new memory would cost a third of the time
+    tell(Progress(0, len(pictures), "comparing them"))
     for start in range(0, len(pictures), ROWS):
         rows = torch.arange(start, min(start + ROWS, len(pictures)))
         # A mirror image has the same even waves, and the odd ones with the other sign: here is the better of the two.
@@ -102,7 +101,7 @@ def _candidates(pictures: Tensor, progress: Callable[[int], None]) -> tuple[Tens
         row, column = torch.nonzero(nearest > NEAR, as_tuple=True)
         found.append(torch.stack((rows[row], places[row, column]), dim=1).sort(dim=1).values)
         last.append(nearest[:, -1])
-        progress(int(rows[-1]) + 1)
+        tell(Progress(int(rows[-1]) + 1, len(pictures), "comparing them"))
     pairs = torch.cat(found).unique(dim=0)  # (P, 2)
     crowd = torch.cat(last)[pairs].amax(dim=1)  # (P,)
     flipped = (odd[pairs[:, 0]] * odd[pairs[:, 1]]).sum(dim=1) < 0
@@ -136,7 +135,7 @@ def _coarse(pictures: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(even), torch.cat(odd)
 
 
-def _agreement(pictures: Tensor, pairs: Tensor, flipped: Tensor, progress: Callable[[int], None]) -> Tensor:
+def _agreement(pictures: Tensor, pairs: Tensor, flipped: Tensor, tell: Tell) -> Tensor:
     """How well the detail agrees when one is laid onto the other: (P,), 1 is perfectly."""
     # Always the brighter one onto the darker one: the answer must not depend on the order of the pictures.
     brightness = _level(pictures).sum(dim=1)
@@ -146,10 +145,11 @@ def _agreement(pictures: Tensor, pairs: Tensor, flipped: Tensor, progress: Calla
     starts = range(0, len(pairs), PAIRS)
     blocks = [[rows[start : start + PAIRS] for rows in (pairs, flipped, scores)] for start in starts]
     done = 0
+    tell(Progress(done, len(pairs), "those alike"))
     with one_core_each() as pool:
-        for found in pool.map(lambda block: _score(pictures, *block), blocks):
-            done += found
-            progress(done)
+        for count in pool.map(lambda block: _score(pictures, *block), blocks):
+            done += count
+            tell(Progress(done, len(pairs), "those alike"))
     return scores
 
 

@@ -35,6 +35,7 @@ from vitral.data.threads import cores, one_core_each
 from vitral.errors import RunError
 from vitral.files import write_whole
 from vitral.look.embedding_map import draw_map
+from vitral.progress import Progress, Tell, drain, silent
 from vitral.settings import FORMAT
 from vitral.weights.pretrained import Pretrained, load_pretrained
 
@@ -44,15 +45,11 @@ MAPPED = 5_000  # pictures on the map, at most: t-SNE takes a minute for these
 FEW = 5  # pictures, below which there is no map
 BLOCK = 65_536  # vectors that are compared at once
 
+LOOKING = "looking at pictures"
 ALL, VECTORS, STATE, MAP = "embeddings.npz", "vectors.npy", "embedding.json", "map.png"
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
-Tell = Callable[[str, int, int], None]  # what is being done, how much of it is done, of how much
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """For those who want no progress."""
 
 
 class Neighbour(NamedTuple):
@@ -117,17 +114,17 @@ def embed(weights: str | Path, source: str | Path | Data, out: str | Path, *, te
 
     `weights` is what `load_pretrained` takes, `source` what `vitral check` takes, or pictures that nobody has sorted
     into classes. The vector of a picture is what the model's head sees. The same call goes on where one was
-    interrupted, and where all is done only reads it.
+    interrupted, and where all is done only reads it. `tell` hears how far it is.
 
     >>> embedded = embed("runs/flowers", "other-flowers", "embeddings/flowers")  # doctest: +SKIP
     >>> embedded.nearest("rose.jpg", 3)[0].label  # doctest: +SKIP
     'rose'
     """
     folder = Path(out)
-    pretrained, packed = opened(weights, source, tell, unsorted=True)
+    pretrained, packed = load_and_pack(weights, source, tell, unsorted=True)
     numbers = readable(packed)
     with _alone(folder):
-        vectors = _written(pretrained, packed, numbers, folder, tell)
+        vectors = _write_vectors(pretrained, packed, numbers, folder, tell)
         embedded = Embedded(pretrained, packed, numbers, vectors, folder)
         if not (folder / ALL).exists():
             _write_all(embedded, folder / ALL)
@@ -139,20 +136,15 @@ def embed(weights: str | Path, source: str | Path | Data, out: str | Path, *, te
 # What probe shares
 
 
-def opened(
+def load_and_pack(
     weights: str | Path, source: str | Path | Data, tell: Tell, unsorted: bool = False
 ) -> tuple[Pretrained, Pack]:
     """A model, and pictures prepared as it wants them."""
     data = source if isinstance(source, Data) else Data(source=str(source))
     pretrained = load_pretrained(weights)
     pretrained.model.eval()
-    steps = packing(open_source(data, unsorted), pretrained.preprocess, data_directory(data.directory))
-    while True:
-        try:
-            told = next(steps)
-            tell("waiting for another process" if told.waiting else "packing pictures, once", told.done, told.total)
-        except StopIteration as end:
-            return pretrained, end.value
+    work = packing(open_source(data, unsorted), pretrained.preprocess, data_directory(data.directory))
+    return pretrained, drain(work, tell)
 
 
 def readable(packed: Pack) -> Ints:
@@ -161,7 +153,7 @@ def readable(packed: Pack) -> Ints:
     return numbers[~np.isin(numbers, list(packed.left_out))] if packed.left_out else numbers
 
 
-def looked_at(
+def map_pictures(
     look: Callable[[Tensor], Tensor], packed: Pack, numbers: Ints, preprocess: Preprocess
 ) -> Iterator[Floats]:  # each (b, F)
     """What `look`, (B, C, H, W) → (B, F), makes of these pictures, in order: a batch a core, and few ahead."""
@@ -213,7 +205,7 @@ class State:
     done: int = 0  # rows
 
 
-def _written(pretrained: Pretrained, packed: Pack, numbers: Ints, folder: Path, tell: Tell) -> Floats:
+def _write_vectors(pretrained: Pretrained, packed: Pack, numbers: Ints, folder: Path, tell: Tell) -> Floats:
     """All vectors; those that are there already are not made again."""
     config = pretrained.model.config
     one = pooled(pretrained)(torch.zeros(1, config.channels, *pretrained.preprocess.image_size))  # (1, F)
@@ -226,18 +218,18 @@ def _written(pretrained: Pretrained, packed: Pack, numbers: Ints, folder: Path, 
         np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
     vectors: Floats = np.load(path, mmap_mode="r")
     assert isinstance(vectors, np.memmap)
-    tell("looking at pictures", done, len(numbers))
+    tell(Progress(done, len(numbers), LOOKING))
     # Not through the memory map: on a full disk that would end the process without a word.
     with path.open("r+b") as file:
         file.seek(vectors.offset + done * vectors.strides[0])
-        for batch in looked_at(pooled(pretrained), packed, numbers[done:], pretrained.preprocess):
+        for batch in map_pictures(pooled(pretrained), packed, numbers[done:], pretrained.preprocess):
             file.write(np.ascontiguousarray(batch, np.float32).data)
             done += len(batch)
             if done % SHARD == 0 or done == len(numbers):
                 file.flush()
                 os.fsync(file.fileno())
                 write_whole(folder / STATE, json.dumps({**asdict(begun), "done": done}) + "\n")
-            tell("looking at pictures", done, len(numbers))
+            tell(Progress(done, len(numbers), LOOKING))
     return vectors
 
 
@@ -295,11 +287,11 @@ def _alone(folder: Path) -> Iterator[None]:
 def _draw(embedded: Embedded, tell: Tell) -> None:
     count = len(embedded.numbers)
     rows = np.sort(np.random.default_rng(0).permutation(count)[:MAPPED])
-    tell("making a map", 0, 1)
+    tell(Progress(0, 1, "making a map"))
     places = on_a_plane(_directions(embedded.vectors[rows]))
     labels, names = embedded.labels[rows], embedded.class_names
     draw_map(embedded.folder / MAP, places, labels, names, lambda chosen: embedded.images(rows[chosen]), count)
-    tell("making a map", 1, 1)
+    tell(Progress(1, 1, "making a map"))
 
 
 def on_a_plane(vectors: Floats) -> Floats:  # (n, F) → (n, 2)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitral.data.check import check
+from vitral.data.check import UNASKED, check
 from vitral.data.pack import Pack, pack
 from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
+from vitral.data.sources.python import PythonSource, open_python
 from vitral.errors import DataError, RecipeError, VitralError
 from vitral.evaluation.baseline import BaselineComparison, compare_with_baseline
 from vitral.evaluation.metrics import FEW_GROUPS, METRICS, Figure, Metrics, measure, share
@@ -26,8 +27,6 @@ from vitral.run import Run, last_name
 from vitral.settings import FORMAT
 from vitral.weights.calibration import CALIBRATION, Calibration
 from vitral.weights.own import Weights
-
-LOOKED_AT = 5_000  # pictures that are checked for a report unasked: some seconds
 
 
 @dataclass(frozen=True)
@@ -191,13 +190,19 @@ def _open_own(recipe: Recipe, run: Run) -> Index:
 
 
 def evaluate(
-    run: Run | str | Path, data: str | Path | None = None, *, mirrored: bool = False, code: Code = ()
+    run: Run | str | Path,
+    data: str | Path | None = None,
+    *,
+    mirrored: bool = False,
+    source: PythonSource | Pack | None = None,
+    code: Code = (),
 ) -> Evaluation:
     """Measure a run on its test pictures, write evaluation.json and draw the figures into its folder.
 
     With `data`, on all pictures of another source, whose classes are found by name; `mirrored` also asks about every
     picture's mirror image and takes the mean. Both are written into a folder of their own in `evaluations/`.
-    `code`: files of Python that may be run, where the model is in one.
+    `source`: the pictures that the run was trained with, where a Python program handed them over, or as a Pack that is
+    open already. `code`: files of Python that may be run, where the model is in one.
     """
     from vitral.evaluation.figures import draw
     from vitral.evaluation.report import write_report
@@ -205,7 +210,7 @@ def evaluate(
     run = run if isinstance(run, Run) else Run.load(run)
     weights = run.weights(code)
     run.check_writable()
-    packed, numbers, labels, notes = _own(run, weights) if data is None else _other(run, weights, str(data))
+    packed, numbers, labels, notes = _own(run, weights, source) if data is None else _other(run, weights, str(data))
     outputs = outputs_of_pack(weights.model, packed, numbers, weights.preprocess, mirrored)
     if mirrored and (run.folder / CALIBRATION).is_file():
         notes += ("The temperature was found without mirror images: probabilities may be less well calibrated.",)
@@ -250,10 +255,14 @@ def _folder(run: Run, data: str | Path | None, mirrored: bool) -> Path:
 Pictures = tuple[Pack, NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]  # pack, numbers, labels, notes
 
 
-def _own(run: Run, weights: Weights) -> Pictures:
+def _own(run: Run, weights: Weights, source: PythonSource | Pack | None) -> Pictures:
     """The test pictures."""
     recipe = run.recipe
-    packed = pack(_open_own(recipe, run), weights.preprocess, data_directory(recipe.data.directory))
+    if isinstance(source, Pack):
+        packed = source
+    else:
+        index = _open_own(recipe, run) if source is None else open_python(source, recipe.data)
+        packed = pack(index, weights.preprocess, data_directory(recipe.data.directory))
     if packed.sha256 != run.record.data.sha256:
         raise DataError(
             f"The pictures of {recipe.data.source} are not those that {run.folder} was trained with: "
@@ -262,8 +271,8 @@ def _own(run: Run, weights: Weights) -> Pictures:
     numbers = packed.of("test")
     if not len(numbers):
         raise DataError(f"{recipe.data.source} has no test pictures to measure {run.folder} on.")
-    if run.checked is None and len(packed.index.samples) <= LOOKED_AT:
-        run.write_checked(check(packed.index).write())
+    if run.checked is None and len(packed.index.samples) <= UNASKED:
+        run.write_checked(check(packed.index, inspection=packed.inspection).write())
     return packed, numbers, packed.index.labels[numbers], tuple(packed.notes)
 
 

@@ -27,11 +27,12 @@ from vitral.data.folds import OutOfFold, parts
 from vitral.data.pack import Pack
 from vitral.data.sources import Index
 from vitral.errors import DataError, RunError
-from vitral.evaluation.embed import Tell, identity, looked_at, opened, silent
+from vitral.evaluation.embed import LOOKING, identity, load_and_pack, map_pictures
 from vitral.evaluation.evaluate import learnt_before
 from vitral.evaluation.metrics import Figure, share
 from vitral.evaluation.paired import Paired, paired
 from vitral.files import write_whole
+from vitral.progress import Progress, Tell, silent
 from vitral.run import Run, name_of
 from vitral.settings import FORMAT
 from vitral.version import __version__
@@ -142,14 +143,14 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
     """Measure how far kNN and a linear probe come on what a frozen backbone sees.
 
     `weights` is what `load_pretrained` takes, `source` what `vitral check` takes. Train and validation pictures are
-    learnt from, test pictures are measured on.
+    learnt from, test pictures are measured on. `tell` hears how far it is.
 
     >>> probed = probe("weights/vit_tiny_patch16_224", "food")  # doctest: +SKIP
     >>> f"{probed.linear.right} of {probed.tested}"  # doctest: +SKIP
     '72 of 75'
     """
     started_at = time.perf_counter()
-    pretrained, packed = opened(weights, source, tell)
+    pretrained, packed = load_and_pack(weights, source, tell)
     index = packed.index
     learn, test = np.sort(np.concatenate([packed.of("train"), packed.of("validation")])), packed.of("test")
     if not len(test):
@@ -178,18 +179,20 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
 def out_of_fold(weights: str | Path, source: str | Path | Data, sha256: str = "", *, tell: Tell = silent) -> OutOfFold:
     """What linear probes say of pictures that they have not learnt from, for all pictures of a source, which must be
     those of `sha256`, where it is given."""
-    pretrained, packed = opened(weights, source, tell)
+    pretrained, packed = load_and_pack(weights, source, tell)
     packed.check(sha256)
     part_of = parts(packed, FOLDS)
     numbers = np.flatnonzero(part_of >= 0)
     seen = next(iter(_features(pretrained, packed, numbers, tell).values()))
     labels, held_in = packed.index.labels[numbers], part_of[numbers]
     probabilities = np.zeros((len(numbers), len(packed.index.class_names)))
-    for fold in range(int(held_in.max()) + 1):
+    folds = int(held_in.max()) + 1
+    tell(Progress(0, folds, "learning"))
+    for fold in range(folds):
         learn, held = held_in != fold, held_in == fold
         classes, found = _regression(seen[learn], labels[learn], seen[held], 1.0)
         probabilities[np.ix_(held, classes)] = found
-        tell("learning", fold + 1, int(held_in.max()) + 1)
+        tell(Progress(fold + 1, folds, "learning"))
     return OutOfFold(packed, numbers, probabilities)
 
 
@@ -208,10 +211,11 @@ def _features(pretrained: Pretrained, packed: Pack, numbers: Ints, tell: Tell) -
 
     rows: list[Floats] = []
     done = 0
-    for batch in looked_at(look, packed, numbers, pretrained.preprocess):
+    tell(Progress(done, len(numbers), LOOKING))
+    for batch in map_pictures(look, packed, numbers, pretrained.preprocess):
         rows.append(batch)
         done += len(batch)
-        tell("looking at pictures", done, len(numbers))
+        tell(Progress(done, len(numbers), LOOKING))
     seen = np.concatenate(rows)
     if model.config.pools_patches:
         return {"what its head sees": seen}
@@ -238,13 +242,13 @@ def _method(task: Task, name: str, settings: tuple[float, ...], ask: Ask, sample
     tries = [(features, setting) for features in task.features for setting in settings]
     best: tuple[float, float, str, float] | None = None
     for number, (features, setting) in enumerate(tries):
-        task.tell(f"choosing {name}", number, len(tries))
+        task.tell(Progress(number, len(tries), f"choosing {name}"))
         accuracy, loss = _validated(task, task.features[features], setting, ask)
         # By the loss, which tells apart what has the same pictures right; the votes of few neighbours have none.
         score = accuracy if name == "k" else -loss
         if best is None or score > best[0]:
             best = (score, accuracy, features, setting)
-    task.tell(f"choosing {name}", len(tries), len(tries))
+    task.tell(Progress(len(tries), len(tries), f"choosing {name}"))
     assert best is not None
     _, accuracy, features, setting = best
     seen = task.features[features]

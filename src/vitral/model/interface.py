@@ -83,6 +83,10 @@ class Model(nn.Module, ABC):
         """Measure what BatchNorms remember anew, as the weights are now."""
         return
 
+    def step_words(self) -> dict[str, str]:
+        """What the steps that `shapes` lists are, in words, by name (blocks.*.attn); others are told by their class."""
+        return {}
+
     def head_tokens(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, t, D)
         """As many of the features as the classifiers look at: a model may spare the others."""
         return self.features(images, keep)

@@ -208,6 +208,27 @@ class ViT(Model):
     def refit_norms(self, batches: Iterable[Tensor]) -> None:
         self.patch_embed.refit_norms(batches)
 
+    def step_words(self) -> dict[str, str]:
+        measures = self.config.stem.kind == "whitened"
+        return {
+            "patch_embed": "measured: principal components" if measures else "cut into patches, each times E",
+            "patch_embed.proj": "each patch times E",
+            "cls_token": "the class token, before the patches",
+            "dist_token": "the distillation token, before the patches",
+            "reg_token": "registers, before the patches",
+            "pos_embed": "positions, added to the tokens",
+            "blocks.*.attn.qkv": "queries, keys, values",
+            "blocks.*.attn.position_bias": "queries with distances",
+            "blocks.*.attn": "softmax(q kᵀ / √d) v",
+            "blocks.*.attn.proj": "heads mixed; added to the tokens",
+            "blocks.*.mlp.fc1": f"up, then {self.config.mlp.kind}",
+            "blocks.*.mlp.fc2": "down; added to the tokens",
+            "pool": f"what the head sees: {self.config.pool.kind}",
+            "pre_logits": "a hidden layer, then tanh",
+            "head": "a logit per class",
+            "head_dist": "a logit per class",
+        }
+
     @torch.no_grad()
     def initialise(self) -> None:
         """As in the paper's own code: matrices Xavier-uniform (q, k and v each for itself) or N(0, init_std²), biases

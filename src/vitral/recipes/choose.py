@@ -5,9 +5,9 @@ tried to find them is in docs/decisions/0009-the-quick-recipes.md.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from vitral.errors import DataError
 from vitral.recipe import Recipe
 from vitral.recipes.quick import quick_model, quick_train
 from vitral.training.config import Init
+
+if TYPE_CHECKING:
+    from vitral.weights.pretrained import Pretrained
 
 LOOKED_AT = 100  # pictures whose size is read
 PHOTOGRAPH = 56  # pixels: from here on pictures are taken to be photographs, and made smaller
@@ -31,6 +34,8 @@ class Chosen:
 
     recipe: Recipe
     why: tuple[str, ...]
+    index: Index = field(repr=False)  # the pictures, opened
+    start: "Pretrained | None" = None  # the weights that it starts from, loaded
 
 
 def choose(source: str, settings: Mapping[str, Any] | None = None) -> Chosen:
@@ -69,7 +74,7 @@ def choose(source: str, settings: Mapping[str, Any] | None = None) -> Chosen:
                 f"photographs of food had 96 % right and not 75. `vitral probe {backbone} {source}` tells in a minute."
             ] = "init.weights"
     why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
-    return Chosen(chosen.changed(given), why)
+    return Chosen(chosen.changed(given), why, index)
 
 
 FEW, SOME = 2_000, 20_000  # pictures to learn from
@@ -86,7 +91,7 @@ def _at_hand() -> list[str]:
 
 def _from_weights(given: Mapping[str, Any], index: Index) -> Chosen:
     """The model is the one that the weights are of, and sees pictures as it did before."""
-    from vitral.weights.pretrained import load_pretrained
+    from vitral.weights.pretrained import adapt, load_pretrained
 
     weights, count = str(given["init.weights"]), len(index.of("train"))
     some_learn = "init.freeze" in given or "init.thaw" in given  # which is not what a probe is
@@ -96,8 +101,8 @@ def _from_weights(given: Mapping[str, Any], index: Index) -> Chosen:
     size = _pair(given.get("model.image_size"))
     pretrained = load_pretrained(weights)
     # As its makers prepared pictures; and if these are the classes that it knows, with the head that it has.
-    pretrained = load_pretrained(
-        weights,
+    pretrained = adapt(
+        pretrained,
         image_size=size or pretrained.preprocess.image_size,
         channels=given.get("model.channels"),
         classes=index.class_names,
@@ -125,7 +130,7 @@ def _from_weights(given: Mapping[str, Any], index: Index) -> Chosen:
         f"{batch} pictures a step, {recipe.train.epochs} epochs.": ("train.batch_size", "train.epochs", "train.budget"),
     }
     why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
-    return Chosen(recipe.changed(given), (*why, *pretrained.notes))
+    return Chosen(recipe.changed(given), (*why, *pretrained.notes), index, pretrained)
 
 
 def _pair(size: Any) -> int | tuple[int, int] | None:

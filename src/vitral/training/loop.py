@@ -11,12 +11,15 @@ from pathlib import Path
 
 from torch import Tensor
 
+from vitral.data.sources import Index
+from vitral.data.sources.python import PythonSource, open_python
 from vitral.errors import RecipeError
 from vitral.plugin import Code, Plugin, load_plugins
 from vitral.recipe import Recipe
 from vitral.run import Choices, Run
 from vitral.training.preparation import Plan, prepare
 from vitral.training.session import Epoch, Session, what_to_do
+from vitral.weights.pretrained import Pretrained
 
 SAVE_EVERY = 30.0  # seconds between checkpoints
 
@@ -92,19 +95,33 @@ def train(
     listeners: Iterable[Listener] = (),
     save_every: float = SAVE_EVERY,
     began: float | None = None,
+    source: PythonSource | Index | None = None,
+    start: Pretrained | None = None,
     code: Code = (),
 ) -> Run:
     """Train as the recipe asks, and return the run.
 
     `out` is its folder; without it, the next free one in `runs/`. With `resume`, what was begun there goes on, to the
     bit as if it had never stopped, and the recipe may be left out. Checkpoints are written every `save_every` seconds.
-    A budget counts from `began`, by `time.perf_counter`; without it, from now. `code`: files of Python that may be run,
-    where a run that goes on was begun with one.
+    A budget counts from `began`, by `time.perf_counter`; without it, from now.
+
+    `source` takes the place of data.source: pictures that a Python program hands over, such as a torch Dataset (see
+    `vitral.data.sources.python`), or an Index. `start` are the weights of init.weights, where they are loaded already.
+    `code`: files of Python that may be run, where a run that goes on was begun with one.
     """
     if isinstance(recipe, str | Path):
         raise RecipeError(f"train takes a Recipe: train(find_recipe({str(recipe)!r})), which vitral.recipes has.")
     listeners = list(listeners)
-    happening = events(recipe, out=out, resume=resume, save_every=save_every, began=began, code=code)
+    happening = events(
+        recipe,
+        out=out,
+        resume=resume,
+        save_every=save_every,
+        began=began,
+        source=source,
+        start=start,
+        code=code,
+    )
     try:
         for event in happening:
             for listener in listeners:
@@ -122,18 +139,23 @@ def events(
     resume: bool = False,
     save_every: float = SAVE_EVERY,
     began: float | None = None,
+    source: PythonSource | Index | None = None,
+    start: Pretrained | None = None,
     code: Code = (),
 ) -> Generator[Event]:
     """Train, and tell: Packing, Started, then Steps with an Epoch or Saved now and then, then Finished."""
     clock = time.perf_counter() if began is None else began
-    typed = recipe is not None
+    typed, index = recipe is not None, source if isinstance(source, Index) else None
+    if source is not None and not isinstance(source, Index):
+        index = open_python(source, recipe.data if recipe else Run.load(out or "").recipe.data)
+        recipe = recipe.changed({"data.source": index.source}) if recipe else None
     recipe, earlier = what_to_do(recipe, out, resume)
     if earlier and earlier.record.state == "finished":
         yield Finished(earlier, earlier.record.seconds or 0.0)
         return
     # A recipe that a person has typed names files to be run; one that was stored does not.
     plugins = load_plugins(recipe.plugins) if typed or earlier is None else earlier.plugins(code)
-    plan = yield from _planned(recipe, plugins)
+    plan = yield from _planned(recipe, index, start, plugins)
     session = Session.begin(recipe, plan, earlier, out, clock)
     learner, progress = plan.learner, session.progress
     finished = False
@@ -172,9 +194,11 @@ def events(
     yield Finished(session.run, session.seconds)
 
 
-def _planned(recipe: Recipe, plugins: Mapping[str, Plugin]) -> Generator[Event, None, Plan]:
+def _planned(
+    recipe: Recipe, index: Index | None, start: Pretrained | None, plugins: Mapping[str, Plugin]
+) -> Generator[Event, None, Plan]:
     """The plan, and on the way there how far the packing is."""
-    steps = prepare(recipe, plugins=plugins)
+    steps = prepare(recipe, index=index, start=start, plugins=plugins)
     while True:
         try:
             progress = next(steps)

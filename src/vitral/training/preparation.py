@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitral.data.batches import Batches, in_order
+from vitral.data.check import UNASKED, Inspection
 from vitral.data.pack import Pack, mean_and_std, packing
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import SPLITS, Index, open_source
@@ -23,7 +24,7 @@ from vitral.inference import outputs_of_pack
 from vitral.model import build, model_class, resolve
 from vitral.model.config import ModelConfig
 from vitral.model.interface import Model
-from vitral.plugin import Plugin, load_plugins
+from vitral.plugin import Plugin, is_plugin, load_plugins
 from vitral.progress import Progress, drain
 from vitral.recipe import Recipe
 from vitral.run import Choices, DataIdentity, Machine, Record, name_of
@@ -38,7 +39,7 @@ from vitral.training.objectives.make import make_objective, objective_class
 from vitral.training.teacher import find_teacher
 from vitral.version import __version__
 from vitral.weights.calibration import Calibration
-from vitral.weights.pretrained import Pretrained, load_pretrained
+from vitral.weights.pretrained import Pretrained, adapt, load_pretrained
 from vitral.weights.stored import digest
 
 
@@ -52,7 +53,7 @@ class Plan:
     validates: bool  # whether there are validation pictures
     learner: Learner
     steps: int  # by epochs or by budget; a budget of time is measured later
-    start: str | None = None  # a digest of the weights that it starts from, where these are somebody's
+    start: Pretrained | None = None  # the weights that it starts from, where these are somebody's
     teacher: str | None = None  # a digest of the teacher, where there is one
     about: Mapping[str, str] = field(default_factory=dict)  # whose weights it starts from, and their licence
     code: Mapping[str, str] = field(default_factory=dict)  # files of somebody's own: name → sha256
@@ -92,7 +93,7 @@ class Plan:
                 torch=torch.__version__,
             ),
             choices=choices,
-            start=self.start,
+            start=digest(self.start.model.state_dict().values()) if self.start else None,
             teacher=self.teacher,
             code=dict(self.code) or None,
             data=DataIdentity(
@@ -107,27 +108,30 @@ def prepare(
     recipe: Recipe,
     splits: NDArray[np.str_] | None = None,
     *,
+    index: Index | None = None,
+    start: Pretrained | None = None,
     plugins: Mapping[str, Plugin] | None = None,
     to_train: bool = True,
 ) -> Generator[Progress, None, Plan]:
     """Open the pictures, pack them (and tell how far that is), build the model. No run is begun yet.
 
-    `splits`, (samples,), puts other splits in the place of the source's. `plugins`: the files of Python that the recipe
-    names, where they were loaded already; else they are run. A plan that is not to be trained does without what takes
-    minutes: what a teacher says, and what frozen blocks make of each picture.
+    `splits`, (samples,), puts other splits in the place of the source's. `index`, `start` and `plugins` are pictures,
+    weights and files of Python that the recipe names, where they are open already. A plan that is not to be trained
+    does without what takes minutes: what a teacher says, and what frozen blocks make of each picture.
     """
     device = choose_device(recipe.train.device)
     plugins = load_plugins(recipe.plugins) if plugins is None else plugins
-    index = open_source(recipe.data)
+    index = open_source(recipe.data) if index is None else index
     index = index if splits is None else replace(index, splits=splits)
     learns_by = objective_class(recipe.train, plugins)
     config = complete(resolve(recipe.model, plugins), index, learns_by.needs_labels)
     _check_model(recipe, config)
     # What may be missing is asked for before the pictures are packed, which may take minutes.
-    start = _start(recipe.init, config, index.class_names)
+    start = _start(recipe.init, config, index.class_names, start)
     teacher = find_teacher(recipe.teacher, index.class_names)
     unmeasured = preprocess_of(recipe, config)
-    packed = yield from packing(index, unmeasured, data_directory(recipe.data.directory))
+    inspection = Inspection(index) if len(index.samples) <= UNASKED else None
+    packed = yield from packing(index, unmeasured, data_directory(recipe.data.directory), inspection)
     if learns_by.needs_labels:
         packed.check_classes(packed.of("train"))
     preprocess = _measured(unmeasured, recipe, packed)
@@ -147,6 +151,7 @@ def prepare(
         recipe.train.seed,
         balanced=recipe.data.sampling == "balanced",
         views=recipe.init.views,
+        own=plugins[recipe.data.augment.own].value if is_plugin(recipe.data.augment.own) else None,
         view_sizes=_view_sizes(learns_by, config),
     )
     probes, frozen = recipe.init.mode == "probe", recipe.init.freeze
@@ -172,14 +177,16 @@ def prepare(
         validates=_validates(recipe, packed, objective),
         learner=Learner(model, recipe.train, objective, recipe.init, cached.forward if cached else None),
         steps=parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch,
-        start=digest(start.model.state_dict().values()) if start else None,
+        start=start,
         about=_about(recipe.init.weights, start) if start else {},
         teacher=teacher.digest if teacher else None,
         code={name: plugin.sha256 for name, plugin in plugins.items()},
     )
 
 
-def _start(init: Init, config: ModelConfig, class_names: tuple[str, ...]) -> Pretrained | None:
+def _start(
+    init: Init, config: ModelConfig, class_names: tuple[str, ...], loaded: Pretrained | None
+) -> Pretrained | None:
     """Weights to start from, if they are somebody's. The recipe's model must be what they are of."""
     if init.weights == "none":
         return None
@@ -187,15 +194,16 @@ def _start(init: Init, config: ModelConfig, class_names: tuple[str, ...]) -> Pre
         raise RecipeError(
             "init.weights is not given. Set it to a file or folder of weights; `vitral ls weights` names some."
         )
-    found = load_pretrained(init.weights, classes=class_names, image_size=config.height_width, channels=config.channels)
-    ours, theirs = (one.write() | {"image_size": one.height_width} for one in (config, found.model.config))
+    loaded = loaded or load_pretrained(init.weights)
+    loaded = adapt(loaded, classes=class_names, image_size=config.height_width, channels=config.channels)
+    ours, theirs = (one.write() | {"image_size": one.height_width} for one in (config, loaded.model.config))
     if other := [name for name in ours if ours[name] != theirs[name]]:
         name = other[0]
         raise RecipeError(
             f"model.{name} is {ours[name]}, and {init.weights} has {theirs[name]}: the recipe's model must be the one "
             "that the weights are of. `vitral show FOLDER init.weights=…` writes such a recipe."
         )
-    return found
+    return loaded
 
 
 def _about(weights: str, start: Pretrained) -> dict[str, str]:
@@ -209,11 +217,13 @@ def prepared(
     recipe: Recipe,
     splits: NDArray[np.str_] | None = None,
     *,
+    index: Index | None = None,
+    start: Pretrained | None = None,
     plugins: Mapping[str, Plugin] | None = None,
     to_train: bool = True,
 ) -> Plan:
     """The same, without telling."""
-    return drain(prepare(recipe, splits, plugins=plugins, to_train=to_train))
+    return drain(prepare(recipe, splits, index=index, start=start, plugins=plugins, to_train=to_train))
 
 
 def complete(config: ModelConfig, index: Index, needs_labels: bool = True) -> ModelConfig:

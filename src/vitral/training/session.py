@@ -2,12 +2,11 @@
 
 import math
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, get_num_threads
 
@@ -28,38 +27,43 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 
-@dataclass(frozen=True)
 class Epoch:
-    """Once through the training pictures. Training figures are of the augmented pictures, as they were learnt from."""
+    """Once through the training pictures. `vars(epoch)` is its line in metrics.jsonl: each figure of the objective
+    under its own name, such as `epoch.train_loss` and `epoch.validation_accuracy`.
+
+    Training figures are of the augmented pictures, as they were learnt from.
+    """
 
     epoch: int
     step: int
-    train: Mapping[str, float]  # loss, accuracy, or whatever the objective tells
-    validation: Mapping[str, float]  # empty where there are no validation pictures
     waited: float  # share of the time of its steps that was spent waiting for pictures
     seconds: float  # since the start
+    # Those of classification; another objective may tell others.
+    train_loss: float
+    train_accuracy: float
+    validation_loss: float | None = None  # where there are no validation pictures
+    validation_accuracy: float | None = None
 
-    # The figures had these names before there were other objectives than classification.
-    @property
-    def train_loss(self) -> float:
-        return _renamed(self.train, "train", "loss")
+    def __init__(
+        self,
+        epoch: int,
+        step: int,
+        train: Mapping[str, float],
+        validation: Mapping[str, float],
+        *,
+        waited: float,
+        seconds: float,
+    ) -> None:
+        named = {f"train_{name}": value for name, value in train.items()}
+        named |= {f"validation_{name}": value for name, value in validation.items()}
+        vars(self).update(epoch=epoch, step=step, **named, waited=waited, seconds=seconds)
 
-    @property
-    def train_accuracy(self) -> float:
-        return _renamed(self.train, "train", "accuracy")
+    def of(self, split: Literal["train", "validation"]) -> dict[str, float]:
+        """The figures of one side: loss, accuracy, …"""
+        return {name.removeprefix(f"{split}_"): value for name, value in vars(self).items() if name.startswith(split)}
 
-    @property
-    def validation_loss(self) -> float | None:
-        return _renamed(self.validation, "validation", "loss") if self.validation else None
-
-    @property
-    def validation_accuracy(self) -> float | None:
-        return _renamed(self.validation, "validation", "accuracy") if self.validation else None
-
-
-def _renamed(figures: Mapping[str, float], split: str, name: str) -> float:
-    warnings.warn(f'epoch.{split}_{name} is now epoch.{split}["{name}"].', DeprecationWarning, stacklevel=3)
-    return figures[name]
+    def __repr__(self) -> str:
+        return f"Epoch({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
 def what_to_do(recipe: Recipe | None, out: str | Path | None, resume: bool) -> tuple[Recipe, Run | None]:
@@ -104,9 +108,9 @@ class Session:
     began: float  # by the clock
     pace: Pace  # as measured before the first step
     torn: bool = False  # whether a step is half taken, or an epoch half judged
-    saved_at: float = field(default_factory=time.perf_counter)
-    ticked_at: float = field(default_factory=time.perf_counter)
-    epoch_began: float = field(default_factory=time.perf_counter)
+    saved_at: float = field(default_factory=lambda: time.perf_counter())  # not the function itself, which would stay
+    ticked_at: float = field(default_factory=lambda: time.perf_counter())  # where a test brings a clock of its own
+    epoch_began: float = field(default_factory=lambda: time.perf_counter())
     waited: float = 0.0  # seconds, in this epoch
     waiting_for_first: bool = True  # step of this session
 
@@ -311,16 +315,16 @@ class Session:
 
     def _judge(self, epoch: Epoch) -> None:
         """Is it the best so far? For how long has it not got better?"""
-        train, progress = self.recipe.train, self.progress
-        if not epoch.validation:
+        train, progress, validation = self.recipe.train, self.progress, epoch.of("validation")
+        if not validation:
             return
         if train.choose != "last":
-            figure = epoch.validation[train.choose] * (-1 if train.choose == "loss" else 1)
+            figure = validation[train.choose] * (-1 if train.choose == "loss" else 1)
             if progress.best is None or figure > progress.best:
                 progress.best = figure
                 self.plan.learner.keep_best()
-        if progress.least_loss is None or epoch.validation["loss"] < progress.least_loss:
-            progress.least_loss, progress.since = epoch.validation["loss"], 0
+        if progress.least_loss is None or validation["loss"] < progress.least_loss:
+            progress.least_loss, progress.since = validation["loss"], 0
         else:
             progress.since += 1
 
@@ -333,16 +337,9 @@ class Session:
             told = {"loss": loss} if math.isfinite(loss) else {}  # JSON has no word for what is no number
             lines.append({"event": "step", "step": step, "learning_rate": rate * self.rate_share(step), **told})
         if epoch:
-            lines.append({"event": "epoch", **_line(epoch)})
+            lines.append({"event": "epoch", **vars(epoch)})
         self.progress.metrics = self.run.append_metrics(lines)
         self.progress.losses, self.progress.figures = [], {}
-
-
-def _line(epoch: Epoch) -> dict[str, Any]:
-    """As metrics.jsonl has it: train_loss, validation_accuracy, …"""
-    figures = {"train": epoch.train, "validation": epoch.validation}
-    named = {f"{split}_{name}": value for split, some in figures.items() for name, value in some.items()}
-    return {"epoch": epoch.epoch, "step": epoch.step, **named, "waited": epoch.waited, "seconds": epoch.seconds}
 
 
 def _compare(recipe: Recipe, run: Run, plan: Plan) -> None:

@@ -104,6 +104,17 @@ def load_pretrained(
         if facts.image_size is None and image_size is not None:
             facts = facts.then(told("given", image_size=_pair(image_size)))
         pretrained = _translated(stored, facts)
+    return adapt(pretrained, classes=classes, image_size=image_size, channels=channels)
+
+
+def adapt(
+    pretrained: Pretrained,
+    *,
+    classes: int | Sequence[str] | None = None,
+    image_size: int | tuple[int, int] | None = None,
+    channels: int | None = None,
+) -> Pretrained:
+    """Loaded weights with a new head, for another image size, for other channels; what is None stays as it is."""
     if channels is not None:
         pretrained = _with_channels(pretrained, channels)
     if image_size is not None:

@@ -80,12 +80,16 @@ def open_source(data: Data, unsorted: bool = False) -> Index:
     >>> open_source(Data(source="digits")).class_names[:3]
     ('0', '1', '2')
     """
-    from vitral.data.sources import archive, table
+    from vitral.data.sources import archive, python, table
     from vitral.data.sources.named import NAMED
 
     source, path = data.source, Path(os.path.expanduser(data.source))
     if source == "ask":
         raise RecipeError(f"data.source is not given. Set it to a folder of pictures, or to one of {', '.join(NAMED)}.")
+    if source.startswith(python.PYTHON):
+        raise RecipeError(
+            f"The pictures of {source} were handed over by a Python program: hand them over again, with source=…"
+        )
     if source in NAMED:  # a folder of that name is written ./name
         return open_named(source, data)
     # Not path.is_dir() and the like: they raise an error where the user may not look.
@@ -121,7 +125,7 @@ def open_named(name: str, data: Data) -> Index:
     read = digits() if found.kind == "embedded" else official.READERS[name](found.path)
     count = len(read.labels)
     samples = [f"{number:0{len(str(count))}}" for number in range(count)]
-    return _completed(data, Pixels(read.images), samples, read.class_names, read.labels, read.splits, official=True)
+    return index_of(data, Pixels(read.images), samples, read.class_names, read.labels, read.splits, official=True)
 
 
 def open_folder(folder: Path, data: Data, official: bool = False, unsorted: bool = False) -> Index:
@@ -177,10 +181,10 @@ def _index(
     labels = np.fromiter((number[name] for name in classes), np.int64, len(classes))
     samples = [shown(path) for path in paths]
     shown_names = [shown(name) for name in names]
-    return _completed(data, storage, samples, shown_names, labels, splits, groups, notes, official)
+    return index_of(data, storage, samples, shown_names, labels, splits, groups, notes, official)
 
 
-def _completed(
+def index_of(
     data: Data,
     storage: Storage,
     samples: Sequence[str],
