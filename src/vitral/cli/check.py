@@ -1,7 +1,5 @@
 """vitral check FOLDER|NAME [--out FOLDER] [--augment RECIPE] [--json]"""
 
-import csv
-import io
 import json
 import sys
 from collections.abc import Iterator
@@ -95,27 +93,12 @@ def _draw(report: "Report", folder: Path, recipe: "Recipe | None") -> None:
 
     check_sheets.draw(report, folder)
     if any(finding.samples for finding in report.findings):
-        write_whole(folder / "findings.csv", _as_csv(report))
+        write_whole(folder / "findings.csv", report.as_csv())
     if recipe:
         index = report.index
         config = complete(recipe.model.model_copy(update={"classes": 0}), index)
         preprocess = preprocess_of(recipe, config)
         check_sheets.augmented(index, preprocess, recipe.data.augment, recipe.train.seed, folder / "augmented.png")
-
-
-def _as_csv(report: "Report") -> str:
-    """A line a picture of each finding; pictures that are alike share a number."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["finding", "serious", "group", "sample", "label", "split", "reason"])
-    index = report.index
-    for finding in report.findings:
-        for group, numbers in enumerate(finding.samples, start=1):
-            for number in numbers:
-                label, split = index.class_names[index.labels[number]], index.splits[number]
-                row = [index.samples[number], label, split, report.seen[number].error]
-                writer.writerow([finding.kind, "yes" if finding.serious else "no", group, *row])
-    return text.getvalue()
 
 
 def _tell(report: "Report", folder: Path) -> None:
@@ -163,8 +146,8 @@ def _tell_storage(report: "Report") -> None:
     if not len(sizes):
         return
     (low_w, low_h), (mid_w, mid_h), (top_w, top_h) = np.percentile(sizes, (0, 50, 100), axis=0).astype(int)
-    formats = ", ".join(f"{count:,} {name}" for name, count in report.told("format").items())
-    modes = ", ".join(f"{count:,} {name}" for name, count in report.told("mode").items() if name)
+    formats = ", ".join(f"{count:,} {name}" for name, count in report.tally("format").items())
+    modes = ", ".join(f"{count:,} {name}" for name, count in report.tally("mode").items() if name)
     console.print(
         f"\nWidth {low_w} to {top_w} (median {mid_w}), height {low_h} to {top_h} (median {mid_h}). "
         f"{formats}{'; modes ' + modes if modes else ''}."
