@@ -40,13 +40,13 @@ def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: st
     from vitral.recipes import find_recipe
     from vitral.run import last_name
 
-    given = settings_of(settings)
-    if other := [name for name in given if not name.startswith("data.")]:
+    changes = settings_of(settings)
+    if other := [name for name in changes if not name.startswith("data.")]:
         raise RecipeError(f"{other[0]} is no setting of the pictures: `vitral check` takes those that start with data.")
-    given["data.source"] = source
-    asked = (find_recipe(recipe) if recipe else Recipe()).changed(given)
+    changes["data.source"] = source
+    full_recipe = (find_recipe(recipe) if recipe else Recipe()).changed(changes)
     folder = out or Path("checks") / last_name(source)
-    index = open_source(asked.data)
+    index = open_source(full_recipe.data)
     _cleared(folder)
     with ProgressBar() as tell:
         report = check(index, tell)
@@ -55,7 +55,7 @@ def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: st
     else:
         _tell(report, folder)
     with _drawing(folder, quiet=as_json):
-        _draw(report, folder, asked if recipe else None)
+        _draw(report, folder, full_recipe if recipe else None)
     if not as_json:
         _tell_drawn(folder)
     if report.serious:
@@ -107,14 +107,14 @@ def _tell(report: "Report", folder: Path) -> None:
     index = report.index
     for note in index.notes:
         console.print(printable(note))
-    made = table("class", *SPLITS, right=SPLITS)
+    listing = table("class", *SPLITS, right=SPLITS)
     rows = list(zip(index.class_names, report.counts, strict=True))
     for name, counts in rows[:40]:
-        made.add_row(printable(name), *(f"{count:,}" for count in counts))
+        listing.add_row(printable(name), *(f"{count:,}" for count in counts))
     if len(rows) > 40:
-        made.add_row(f"and {len(rows) - 40} more", "", "", "")
-    made.add_row("all", *(f"{count:,}" for count in report.counts.sum(axis=0)), style="bold")
-    print_table(made)
+        listing.add_row(f"and {len(rows) - 40} more", "", "", "")
+    listing.add_row("all", *(f"{count:,}" for count in report.counts.sum(axis=0)), style="bold")
+    print_table(listing)
     _tell_storage(report)
     serious = [finding for finding in report.findings if finding.serious]
     for finding in [*serious, *(finding for finding in report.findings if not finding.serious)]:

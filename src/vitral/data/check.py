@@ -50,8 +50,8 @@ class Report:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """(readable pictures, 2): width and height as one sees them."""
-        found = [seen.facts for seen in self.seen if seen.facts]
-        return np.array([(f.height, f.width) if f.orientation >= 5 else (f.width, f.height) for f in found]).reshape(
+        readable = [seen.facts for seen in self.seen if seen.facts]
+        return np.array([(f.height, f.width) if f.orientation >= 5 else (f.width, f.height) for f in readable]).reshape(
             -1, 2
         )
 

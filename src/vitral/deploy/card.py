@@ -117,22 +117,22 @@ def _with_timm(leaving: "Leaving") -> str:
     if timm.architecture(config):
         return 'import timm\n\nmodel = timm.create_model("local-dir:.", pretrained=True).eval()  # this folder'
     unplaced = leaving.tensors["pos_embed"].shape[1] == config.grid[0] * config.grid[1] and config.extra > 0
-    told = timm.arguments(config, unplaced) | {"num_classes": config.classes}
-    given = [f"{name}={value!r}" for name, value in told.items()]
+    settings = timm.arguments(config, unplaced) | {"num_classes": config.classes}
+    call = [f"{name}={value!r}" for name, value in settings.items()]
     lines = ["from functools import partial", "", "from safetensors.torch import load_file"]
     if config.mlp.kind == "swiglu":
         lines.append("from timm.layers import SwiGLUPacked")
-        given += ["mlp_layer=SwiGLUPacked", "act_layer=nn.SiLU"]
+        call += ["mlp_layer=SwiGLUPacked", "act_layer=nn.SiLU"]
     distilled = config.tokens.kind == "distilled"
     where, name = ("deit", "VisionTransformerDistilled") if distilled else ("vision_transformer", "VisionTransformer")
-    given.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
-    lines += [f"from timm.models.{where} import {name}", "from torch import nn", "", *_called(name, given)]
+    call.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
+    lines += [f"from timm.models.{where} import {name}", "from torch import nn", "", *_called(name, call)]
     return "\n".join(lines)
 
 
 def _with_torchvision(leaving: "Leaving") -> str:
     config = leaving.config
-    told = {
+    settings = {
         "image_size": config.height_width[0],
         "patch_size": config.patch_size,
         "num_layers": config.depth,
@@ -142,17 +142,17 @@ def _with_torchvision(leaving: "Leaving") -> str:
         "num_classes": config.classes,
     }
     if config.head.kind == "mlp":
-        told["representation_size"] = config.head.size or config.width
-    given = [*(f"{name}={value}" for name, value in told.items())]
-    given.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
+        settings["representation_size"] = config.head.size or config.width
+    call = [*(f"{name}={value}" for name, value in settings.items())]
+    call.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
     imports = ["from functools import partial", "", "from safetensors.torch import load_file", "from torch import nn"]
     return "\n".join(
-        [*imports, "from torchvision.models import VisionTransformer", "", *_called("VisionTransformer", given)]
+        [*imports, "from torchvision.models import VisionTransformer", "", *_called("VisionTransformer", call)]
     )
 
 
-def _called(name: str, given: list[str]) -> list[str]:
-    inside = [f"    {one}," for one in given]
+def _called(name: str, arguments: list[str]) -> list[str]:
+    inside = [f"    {one}," for one in arguments]
     return [f"model = {name}(", *inside, ")", 'model.load_state_dict(load_file("model.safetensors"))', "model.eval()"]
 
 

@@ -231,7 +231,7 @@ def _made(record: Record, evaluation: "Evaluation") -> dict[str, str]:
     counts = record.data.pictures
     machine, choices, config = record.machine, record.choices, evaluation.weights.model.config
     height, width = evaluation.weights.preprocess.image_size
-    made = {
+    rows = {
         "Pictures": ", ".join(f"{counts.get(split, 0):,} to {word}" for split, word in USES.items()),
         "Data": f"{_last(record.data.source)}, sha256 {record.data.sha256[:12]}…",
         "Model": f"{config.words}; pictures of {height} × {width} pixels"
@@ -243,11 +243,11 @@ def _made(record: Record, evaluation: "Evaluation") -> dict[str, str]:
         "Software": f"Vitral {record.version}, PyTorch {machine.torch}, Python {machine.python}",
     }
     if record.weights:
-        made["Weights"] = f"{record.weights.parameters:,} parameters, sha256 {record.weights.sha256[:12]}…"
+        rows["Weights"] = f"{record.weights.parameters:,} parameters, sha256 {record.weights.sha256[:12]}…"
     if record.seconds is not None:
-        made["Time"] = _duration(record.seconds)
+        rows["Time"] = _duration(record.seconds)
     order = ("Pictures", "Data", "Model", "Weights", "Steps", "Time", "Started", "Machine", "Software")
-    return {name: made[name] for name in order if name in made}
+    return {name: rows[name] for name in order if name in rows}
 
 
 USES = {"train": "learn from", "validation": "validate", "test": "test"}
