@@ -140,7 +140,7 @@ def tables_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _settings(name: str, field: FieldInfo) -> str:
     """A table of the recipe: a row for each setting, those of a part below it."""
-    (table,) = tables_in(field.annotation)
+    table, *_ = tables_in(field.annotation)  # of a model the first: the others are of somebody's own
     rows = [f"| `{key}` | {default} | {_cell(what)} |" for key, default, what in _rows(table, f"{name}.")]
     return "\n".join([f"### [{name}]", "", "| setting | default | what it is |", "|:---|:---|:---|", *rows])
 
@@ -285,13 +285,17 @@ def _shapes(node: ast.FunctionDef, source: list[str]) -> str:
 
 def _fields(thing: Any) -> Iterator[str]:
     """`width: int = 768  # D: the size of a token`, for each field of a dataclass or a table of settings."""
+    fields: dict[str, str] = {}  # what a class declares anew stands where its base has it
     for owner in reversed([one for one in thing.__mro__ if one.__module__.startswith("vitral.")]):
         source = _source(owner)
         (node,) = ast.parse("\n".join(source)).body
         assert isinstance(node, ast.ClassDef)
         for field in node.body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                yield _field(field, field.target.id, thing, source)
+                name = field.target.id
+                if not issubclass(thing, BaseModel) or name in thing.model_fields:  # else it belongs to the class
+                    fields[name] = _field(field, name, thing, source)
+    yield from fields.values()
 
 
 def _field(field: ast.AnnAssign, name: str, thing: Any, source: list[str]) -> str:

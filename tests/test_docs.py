@@ -244,6 +244,10 @@ def test_the_reference_is_what_is_made_of_the_code_and_has_all_of_it() -> None:
     assert [name for name in vitral.__all__ if f"#### `{name}`\n" not in page] == []
 
 
+# Settings that came after format 1: not written where they are the default.
+UNWRITTEN = {"train.objective": "classification", "data.augment.own": "none"}
+
+
 def test_the_schemas_settings_and_defaults_are_those_of_a_recipe() -> None:
     from vitral.recipe import Recipe
     from vitral.settings import names
@@ -255,7 +259,7 @@ def test_the_schemas_settings_and_defaults_are_those_of_a_recipe() -> None:
         for name in re.findall(r"`([\w.]+)`", cell):
             value: Any = stored
             for key in name.split("."):
-                value = value[key]
+                value = value.get(key, UNWRITTEN.get(name))
             assert str(value).lower() == default.strip('`" '), name
     assert len(rows) > 50
 

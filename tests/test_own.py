@@ -161,6 +161,16 @@ def test_shapes_and_dry_run_show_it(mixed: Run, tmp_path: Path) -> None:
     assert json.loads(shapes.stdout)["parameters"] == (mixed.record.weights or pytest.fail("no weights")).parameters
 
 
+def test_what_a_recipe_leaves_open_is_as_the_file_says(tmp_path: Path) -> None:
+    shutil.copy(OWN / "mixer.py", tmp_path)
+    (tmp_path / "mine.toml").write_text(
+        f'[model]\nkind = "{tmp_path}/mixer.py:Mixer"\nchannels = 0\nclasses = 0\n[data]\nsource = "digits"\n'
+    )
+    recipe = Recipe.from_file(tmp_path / "mine.toml")
+    assert "image_size" not in recipe.write()["model"]
+    assert prepared(recipe).learner.model.config.image_size == 32
+
+
 @pytest.mark.slow
 def test_it_goes_on_to_the_bit_after_a_kill(tmp_path: Path) -> None:
     """Of the process, by the system, at a moment of its own."""

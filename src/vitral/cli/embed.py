@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import ProgressBar, console, print_table, printable, table
+from vitral.cli.terminal import ProgressBar, code_option, console, print_table, printable, table
 
 if TYPE_CHECKING:
     from vitral.data.config import Data
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("-k", "count", type=click.IntRange(1), default=8, show_default=True, help="How many.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+@code_option
 def command(
     weights: str,
     source: str,
@@ -35,6 +36,7 @@ def command(
     nearest: Path | None,
     count: int,
     as_json: bool,
+    code: tuple[Path, ...],
 ) -> None:
     """Write what a model sees in each picture as vectors, draw a map of them, find pictures that are alike.
 
@@ -48,7 +50,7 @@ def command(
 
     folder = out or Path("embeddings") / last_name(source) / name_of(weights)
     with ProgressBar() as tell:
-        embedded = embed(weights, data_of(source, settings), folder, tell=tell)
+        embedded = embed(weights, data_of(source, settings), folder, tell=tell, code=code)
     found = _nearest(embedded, nearest, count) if nearest else []
     if as_json:
         written: dict[str, object] = {"folder": str(folder), "shape": list(embedded.vectors.shape)}

@@ -9,7 +9,7 @@ import click
 
 from vitral.cli import completion
 from vitral.cli.embed import data_of
-from vitral.cli.terminal import ProgressBar, console, duration, print_table, printable, table
+from vitral.cli.terminal import ProgressBar, code_option, console, duration, print_table, printable, table
 
 if TYPE_CHECKING:
     from vitral.evaluation.probe import Method, Probed
@@ -23,7 +23,10 @@ SHOWN = 3  # pictures that it has wrong
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
 @click.option("--out", type=click.Path(path_type=Path), help="Where the results are kept. Default: probes/NAME.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def command(weights: str, source: str, settings: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+@code_option
+def command(
+    weights: str, source: str, settings: tuple[str, ...], out: Path | None, as_json: bool, code: tuple[Path, ...]
+) -> None:
     """Say whether a backbone is good for your pictures, without training it.
 
     RUN|WEIGHTS is a run, a file or folder of weights, a name in weights/ of the data directory, or hf:org/model.
@@ -36,7 +39,7 @@ def command(weights: str, source: str, settings: tuple[str, ...], out: Path | No
 
     folder = out or Path("probes") / last_name(source)
     with ProgressBar() as tell:
-        probed = probe(weights, data_of(source, settings), tell=tell)
+        probed = probe(weights, data_of(source, settings), tell=tell, code=code)
     path = probed.save(folder)
     others = probed.others(folder)
     if as_json:

@@ -301,9 +301,12 @@ def _made(
             _write_at(descriptor, pixels, rows.start * pixels[0].nbytes)
         return chunk
 
+    missing = [number for number in range(_count(shape)) if number not in whole]
+    if missing:
+        yield Progress(done, shape[0], DOING)
     pool = one_core_each()
     try:
-        for made in as_completed([pool.submit(make, number) for number in range(_count(shape)) if number not in whole]):
+        for made in as_completed([pool.submit(make, number) for number in missing]):
             chunk = made.result()
             chunks[chunk.number] = chunk
             done += len(_rows(chunk.number, shape))

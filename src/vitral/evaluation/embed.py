@@ -35,6 +35,7 @@ from vitral.data.threads import cores, one_core_each
 from vitral.errors import RunError
 from vitral.files import write_whole
 from vitral.look.embedding_map import draw_map
+from vitral.plugin import Code
 from vitral.progress import Progress, Tell, drain, silent
 from vitral.settings import FORMAT
 from vitral.weights.pretrained import Pretrained, load_pretrained
@@ -109,7 +110,9 @@ class Embedded:
         return found
 
 
-def embed(weights: str | Path, source: str | Path | Data, out: str | Path, *, tell: Tell = silent) -> Embedded:
+def embed(
+    weights: str | Path, source: str | Path | Data, out: str | Path, *, tell: Tell = silent, code: Code = ()
+) -> Embedded:
     """Write what a model sees in each picture of a source as vectors into the folder `out`, and draw a map of them.
 
     `weights` is what `load_pretrained` takes, `source` what `vitral check` takes, or pictures that nobody has sorted
@@ -121,7 +124,7 @@ def embed(weights: str | Path, source: str | Path | Data, out: str | Path, *, te
     'rose'
     """
     folder = Path(out)
-    pretrained, packed = load_and_pack(weights, source, tell, unsorted=True)
+    pretrained, packed = load_and_pack(weights, source, tell, code, unsorted=True)
     numbers = readable(packed)
     with _alone(folder):
         vectors = _write_vectors(pretrained, packed, numbers, folder, tell)
@@ -137,11 +140,11 @@ def embed(weights: str | Path, source: str | Path | Data, out: str | Path, *, te
 
 
 def load_and_pack(
-    weights: str | Path, source: str | Path | Data, tell: Tell, unsorted: bool = False
+    weights: str | Path, source: str | Path | Data, tell: Tell, code: Code = (), unsorted: bool = False
 ) -> tuple[Pretrained, Pack]:
     """A model, and pictures prepared as it wants them."""
     data = source if isinstance(source, Data) else Data(source=str(source))
-    pretrained = load_pretrained(weights)
+    pretrained = load_pretrained(weights, code=code)
     pretrained.model.eval()
     work = packing(open_source(data, unsorted), pretrained.preprocess, data_directory(data.directory))
     return pretrained, drain(work, tell)

@@ -32,6 +32,7 @@ from vitral.evaluation.evaluate import learnt_before
 from vitral.evaluation.metrics import Figure, share
 from vitral.evaluation.paired import Paired, paired
 from vitral.files import write_whole
+from vitral.plugin import Code
 from vitral.progress import Progress, Tell, silent
 from vitral.run import Run, name_of
 from vitral.settings import FORMAT
@@ -139,7 +140,7 @@ def _if_read(path: Path) -> Probed | None:
         return None
 
 
-def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent) -> Probed:
+def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent, code: Code = ()) -> Probed:
     """Measure how far kNN and a linear probe come on what a frozen backbone sees.
 
     `weights` is what `load_pretrained` takes, `source` what `vitral check` takes. Train and validation pictures are
@@ -150,7 +151,7 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
     '72 of 75'
     """
     started_at = time.perf_counter()
-    pretrained, packed = load_and_pack(weights, source, tell)
+    pretrained, packed = load_and_pack(weights, source, tell, code)
     index = packed.index
     learn, test = np.sort(np.concatenate([packed.of("train"), packed.of("validation")])), packed.of("test")
     if not len(test):

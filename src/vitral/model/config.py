@@ -14,6 +14,7 @@ from pydantic import (
     StrictBool,
     StrictInt,
     Tag,
+    model_serializer,
     model_validator,
 )
 
@@ -93,6 +94,11 @@ class UnresolvedConfig(ModelConfig):
     image_size: ImageSize = 224
     channels: StrictInt = 3
     classes: StrictInt = 1000
+
+    @model_serializer(mode="wrap")
+    def _only_given(self, default: Any) -> Any:
+        """What nobody has set is for the file to say."""
+        return {name: value for name, value in default(self).items() if name in self.model_fields_set}
 
 
 # How a table of positions is brought to another grid; the libraries differ (see docs/names.md).

@@ -45,7 +45,7 @@ def write_checkpoint(folder: Path, progress: TrainingState, tensors: dict[str, T
     """Write, flush, rename; then remove the oldest."""
     folder.mkdir(exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
-    told = {"format": FORMAT, "sha256": _sha256(tensors), "progress": asdict(progress)}
+    told = {"format": FORMAT, "sha256": _sha256(tensors), "progress": _stored(progress)}
     path = folder / f"step-{progress.step:08}.safetensors"
     write_whole(path, safetensors.torch.save(tensors, {"vitral": json.dumps(told)}))
     for old in _newest_first(folder)[KEPT:]:
@@ -71,11 +71,17 @@ def read_checkpoint(folder: Path) -> tuple[TrainingState, dict[str, Tensor], lis
     return None
 
 
+def _stored(state: TrainingState) -> dict[str, Any]:
+    """In format 1 the accuracies of an epoch's steps are called `right`; other figures have the names they have."""
+    stored = asdict(state)
+    stored["right"] = stored["figures"].pop("accuracy", [])
+    return stored if stored["figures"] else {name: value for name, value in stored.items() if name != "figures"}
+
+
 def _state(stored: dict[str, Any]) -> TrainingState:
-    """Before objectives had names for their figures there was one: `right`, the share of each batch that was."""
-    if "right" in stored:
-        stored["figures"] = {"accuracy": stored.pop("right")}
-    return TrainingState(**stored)
+    """What `_stored` gave."""
+    right = {"accuracy": stored.pop("right")}
+    return TrainingState(**stored | {"figures": {**(right if right["accuracy"] else {}), **stored.get("figures", {})}})
 
 
 def _newest_first(folder: Path) -> list[Path]:

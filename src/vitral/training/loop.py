@@ -155,7 +155,7 @@ def events(
         return
     # A recipe that a person has typed names files to be run; one that was stored does not.
     plugins = load_plugins(recipe.plugins) if typed or earlier is None else earlier.plugins(code)
-    plan = yield from _planned(recipe, index, start, plugins)
+    plan = yield from _planned(recipe, index, start, plugins, code)
     session = Session.begin(recipe, plan, earlier, out, clock)
     learner, progress = plan.learner, session.progress
     finished = False
@@ -195,10 +195,10 @@ def events(
 
 
 def _planned(
-    recipe: Recipe, index: Index | None, start: Pretrained | None, plugins: Mapping[str, Plugin]
+    recipe: Recipe, index: Index | None, start: Pretrained | None, plugins: Mapping[str, Plugin], code: Code
 ) -> Generator[Event, None, Plan]:
     """The plan, and on the way there how far the packing is."""
-    steps = prepare(recipe, index=index, start=start, plugins=plugins)
+    steps = prepare(recipe, index=index, start=start, plugins=plugins, code=code)
     while True:
         try:
             progress = next(steps)

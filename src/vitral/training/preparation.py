@@ -24,7 +24,7 @@ from vitral.inference import outputs_of_pack
 from vitral.model import build, model_class, resolve
 from vitral.model.config import ModelConfig
 from vitral.model.interface import Model
-from vitral.plugin import Plugin, is_plugin, load_plugins
+from vitral.plugin import Code, Plugin, is_plugin, load_plugins
 from vitral.progress import Progress, drain
 from vitral.recipe import Recipe
 from vitral.run import Choices, DataIdentity, Machine, Record, name_of
@@ -111,6 +111,7 @@ def prepare(
     index: Index | None = None,
     start: Pretrained | None = None,
     plugins: Mapping[str, Plugin] | None = None,
+    code: Code = (),
     to_train: bool = True,
 ) -> Generator[Progress, None, Plan]:
     """Open the pictures, pack them (and tell how far that is), build the model. No run is begun yet.
@@ -127,7 +128,7 @@ def prepare(
     config = complete(resolve(recipe.model, plugins), index, learns_by.needs_labels)
     _check_model(recipe, config)
     # What may be missing is asked for before the pictures are packed, which may take minutes.
-    start = _start(recipe.init, config, index.class_names, start)
+    start = _start(recipe.init, config, index.class_names, start, code)
     teacher = find_teacher(recipe.teacher, index.class_names)
     unmeasured = preprocess_of(recipe, config)
     inspection = Inspection(index) if len(index.samples) <= UNASKED else None
@@ -185,7 +186,7 @@ def prepare(
 
 
 def _start(
-    init: Init, config: ModelConfig, class_names: tuple[str, ...], loaded: Pretrained | None
+    init: Init, config: ModelConfig, class_names: tuple[str, ...], loaded: Pretrained | None, code: Code
 ) -> Pretrained | None:
     """Weights to start from, if they are somebody's. The recipe's model must be what they are of."""
     if init.weights == "none":
@@ -194,7 +195,7 @@ def _start(
         raise RecipeError(
             "init.weights is not given. Set it to a file or folder of weights; `vitral ls weights` names some."
         )
-    loaded = loaded or load_pretrained(init.weights)
+    loaded = loaded or load_pretrained(init.weights, code=code)
     loaded = adapt(loaded, classes=class_names, image_size=config.height_width, channels=config.channels)
     ours, theirs = (one.write() | {"image_size": one.height_width} for one in (config, loaded.model.config))
     if other := [name for name in ours if ours[name] != theirs[name]]:
