@@ -71,8 +71,8 @@ def measured(name: str, seed: int, steps: int, folder: Path) -> dict[str, float]
     }
     found = {
         "accuracy": evaluation.accuracy,
-        "calibration error before": evaluation.uncalibrated.calibration_error.value,
-        "calibration error after": evaluation.metrics.calibration_error.value,
+        "calibration error before": evaluation.uncalibrated.figures["calibration_error"].value,
+        "calibration error after": evaluation.metrics.figures["calibration_error"].value,
         "temperature": float(evaluation.calibration.temperature) if evaluation.calibration else float("nan"),
     }
     near = scores(classifier, known)

@@ -38,7 +38,7 @@ def test_a_temperature_makes_probabilities_mean_what_they_say() -> None:
 
     def error(logits: torch.Tensor) -> float:
         probabilities = logits[2_000:].double().softmax(dim=1).numpy()
-        return measure(labels[2_000:].numpy(), probabilities, tuple("abcde")).calibration_error.value
+        return measure(labels[2_000:].numpy(), probabilities, tuple("abcde")).figures["calibration_error"].value
 
     assert error(logits) > 0.2 and error(logits / temperature) < 0.04
 

@@ -184,14 +184,14 @@ def test_the_baseline_stands_beside_the_result(tmp_path: Path) -> None:
     told = run.baseline
     assert told is not None and told.validation_accuracy is not None and told.validation_accuracy > 0.9
     evaluation = evaluate(run)
-    assert evaluation.beside is not None and evaluation.beside.pictures == evaluation.pictures
-    gained, lost = evaluation.beside.gained, evaluation.beside.lost
+    assert evaluation.baseline is not None and evaluation.baseline.pictures == evaluation.pictures
+    gained, lost = evaluation.baseline.gained, evaluation.baseline.lost
     assert told.test_accuracy is not None
     difference = evaluation.accuracy - told.test_accuracy
     assert difference == pytest.approx((gained - lost) / evaluation.pictures)
     written = json.loads((run.folder / "evaluation.json").read_text())["baseline"]
     assert (written["gained"], written["lost"]) == (gained, lost)
-    assert evaluate(train(quick_digits(), out=tmp_path / "plain")).beside is None
+    assert evaluate(train(quick_digits(), out=tmp_path / "plain")).baseline is None
 
 
 def test_a_run_stopped_before_its_baseline_was_there_still_gets_one(tmp_path: Path) -> None:
@@ -234,8 +234,8 @@ def test_real_photographs_beat_the_baseline_or_are_not_trusted(
     shutil.copytree(large_data(name), tmp_path / name)
     run = train(find_recipe(str(tmp_path / name)).changed({"train.budget": "40steps"}), out=tmp_path / "run")
     found = evaluate(run)
-    assert found.beside is not None
-    print(f"{name}: {found.accuracy:.1%} of {found.pictures}. {found.beside.verdict}")
-    if "cannot be trusted" not in found.beside.verdict:
-        assert found.accuracy > found.beside.accuracy
+    assert found.baseline is not None
+    print(f"{name}: {found.accuracy:.1%} of {found.pictures}. {found.baseline.verdict}")
+    if "cannot be trusted" not in found.baseline.verdict:
+        assert found.accuracy > found.baseline.accuracy
     assert found.accuracy > 1 / len(found.weights.class_names)

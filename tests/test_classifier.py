@@ -1,5 +1,6 @@
 """Asking a trained model: any way of giving a picture gives the same answer."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitral import Classifier, DataError, Run
+from vitral.classifier import write_csv
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,27 @@ def test_probabilities_are_ranked_and_sum_to_one(classifier: Classifier, seven: 
     assert (answer.label, answer.probability) == answer.probabilities[0]
     assert sorted(name for name, _ in answer.probabilities) == [str(digit) for digit in range(10)]
     assert str(answer) == f"{answer.label} ({answer.probability:.1%})"
+
+
+def test_files_are_written_as_json_and_csv(classifier: Classifier, seven: NDArray[np.uint8], tmp_path: Path) -> None:
+    path, missing = tmp_path / "seven.png", tmp_path / "missing.png"
+    Image.fromarray(seven).save(path)
+    first, second = classifier.files([path, missing])
+    assert first.prediction is not None and second.prediction is None and "missing.png" in second.error
+    assert first.write(top=2) == {"path": str(path), **first.prediction.write(top=2)}
+    assert [one["label"] for one in first.prediction.write()["probabilities"]] == [
+        name for name, _ in first.prediction.probabilities
+    ]
+    assert (
+        first.prediction.write(unsure=0.0)["unsure"] is False and first.prediction.write(unsure=1.1)["unsure"] is True
+    )
+    assert second.write() == {"path": str(missing), "error": second.error}
+    write_csv(tmp_path / "table.csv", [first, second], unsure=0.5, top=12)  # more than there are classes
+    with (tmp_path / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["path"] for row in rows] == [str(path), str(missing)]
+    assert rows[0]["label"] == first.prediction.label and rows[0]["label_12"] == rows[1]["label"] == ""
+    assert rows[1]["error"] == second.error
 
 
 def test_a_list_gives_a_list_in_its_order(classifier: Classifier, seven: NDArray[np.uint8]) -> None:

@@ -13,8 +13,12 @@ from torch import Tensor
 
 from conftest import quick_digits, vit
 from vitral import Classifier, DataError, Evaluation, Run, evaluate, train
+from vitral.cli.evaluate import tell
+from vitral.cli.terminal import console
 from vitral.data.config import Data
 from vitral.data.sources import open_source
+from vitral.deploy.convert import convert
+from vitral.evaluation.metrics import METRICS, Metric
 from vitral.look.maps import attention_maps
 from vitral.run import Record
 
@@ -53,6 +57,28 @@ def test_every_figure_is_drawn(evaluation: Evaluation) -> None:
     for name in FIGURES:
         with Image.open(evaluation.run.folder / name) as figure:
             assert figure.format == "PNG" and min(figure.size) > 400
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_every_metric_is_told_everywhere(evaluation: Evaluation, metric: Metric, tmp_path: Path) -> None:
+    """A row of METRICS stands in evaluation.json, on the page, on the command line and, if a share, on the card."""
+    folder, number = evaluation.run.folder, metric.text(evaluation.metrics.figures[metric.name].value)
+    stored = json.loads((folder / "evaluation.json").read_text())
+    assert stored["figures"][metric.name]["value"] == evaluation.metrics.figures[metric.name].value
+    assert (metric.name in stored["uncalibrated"]) == metric.tempered
+    page = (folder / "report.html").read_text()
+    assert f'id="figure-{metric.name}"' in page and f">{metric.title}</th>" in page
+    with console.capture() as output:
+        tell(evaluation)
+    # The loss there is that of training: without the temperature.
+    assert (f"{evaluation.loss:.3f}" if metric.name == "loss" else number) in output.get()
+    card = (convert(evaluation.run.folder, "timm", tmp_path / "timm") / "README.md").read_text()
+    assert (f"| {metric.long_title or metric.title} | {number} |" in card) == metric.is_share
+
+
+def test_an_old_name_still_works_and_warns(evaluation: Evaluation) -> None:
+    with pytest.warns(DeprecationWarning, match="baseline"):
+        assert evaluation.beside == evaluation.baseline
 
 
 def test_pictures_that_have_changed_are_noticed(run_copy: Path) -> None:

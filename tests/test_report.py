@@ -150,7 +150,7 @@ def test_it_warns_of_uneven_classes_and_tells_what_check_found(tmp_path: Path) -
     (evaluation.run.folder / "check.json").write_text(json.dumps({"format": 1, "findings": [finding]}))
     found = page(evaluation)
     assert "The classes are uneven: 31 test pictures show cat and 10 dog." in found.text
-    assert f"balanced accuracy, {evaluation.metrics.balanced_accuracy.value:.1%}" in found.text
+    assert f"balanced accuracy, {evaluation.metrics.figures['balanced_accuracy'].value:.1%}" in found.text
     assert f"2 pictures are {SCRIPT}.Look at them." in found.text
     assert "are few" not in found.text and "have not been looked at" not in found.text
 

@@ -28,7 +28,8 @@ ORDER = [
     ("inference",),
     ("classifier",),
     ("look",),
-    ("evaluation", "training", "deploy"),
+    ("evaluation", "training"),
+    ("deploy",),
     ("recipes",),
     ("cli",),
 ]

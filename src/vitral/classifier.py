@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitral.data.decode import Picture
 from vitral.errors import DataError, WeightsError
+from vitral.files import as_csv, write_whole
 from vitral.inference import Inference, load_calibrated
 from vitral.plugin import Code
 from vitral.run import Run
@@ -39,6 +40,31 @@ class Prediction:
 
     def __str__(self) -> str:
         return f"{'unknown, perhaps ' if self.unknown else ''}{self.label} ({self.probability:.1%})"
+
+    def write(self, unsure: float = 0.5, top: int | None = None) -> dict[str, Any]:
+        """As JSON has it, with the `top` most probable classes; None: all. Below `unsure` it is called so."""
+        return {
+            "label": self.label,
+            "probability": self.probability,
+            "unsure": self.probability < unsure,
+            "unknown": None if self.distance is None else self.unknown,
+            "distance": self.distance,
+            "probabilities": [{"label": name, "probability": share} for name, share in self.probabilities[:top]],
+        }
+
+
+@dataclass(frozen=True)
+class FilePrediction:
+    """What is said of one file: a prediction, or why there is none."""
+
+    path: Path
+    prediction: Prediction | None
+    error: str = ""
+
+    def write(self, unsure: float = 0.5, top: int | None = None) -> dict[str, Any]:
+        """As `vitral predict --json` prints it."""
+        what = {"error": self.error} if self.prediction is None else self.prediction.write(unsure, top)
+        return {"path": str(self.path), **what}
 
 
 class Classifier:
@@ -92,6 +118,12 @@ class Classifier:
             for one in inputs:
                 yield one if isinstance(one, DataError) else next(rows)
 
+    def files(self, paths: Sequence[Path]) -> Iterator[FilePrediction]:
+        """The same of files, each beside its path."""
+        for path, answer in zip(paths, self.each(paths), strict=True):
+            error = str(answer) if isinstance(answer, DataError) else ""
+            yield FilePrediction(path, None if isinstance(answer, DataError) else answer, error)
+
     def _input(self, picture: Picture) -> Tensor | DataError:
         try:
             return self.preprocess(picture)
@@ -109,3 +141,29 @@ class Classifier:
         order = np.argsort(-row, kind="stable")
         ranked = tuple((self.class_names[i], float(row[i])) for i in order)
         return Prediction(ranked[0][0], ranked[0][1], ranked, distance)
+
+
+def write_csv(path: Path, predictions: Sequence[FilePrediction], unsure: float, top: int) -> None:
+    """A row a file: the answer, and the next most probable ones."""
+    others = [f"{name}_{place}" for place in range(2, top + 1) for name in ("label", "probability")]
+    header = ["path", "label", "probability", "unsure", "unknown", "error", *others]
+    text = as_csv(header, [_row(one, unsure, top, len(header)) for one in predictions])
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device is written to, not replaced
+            path.write_text(text)
+        else:
+            write_whole(path, text)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error}).") from None
+
+
+def _row(file: FilePrediction, unsure: float, top: int, columns: int) -> list[str]:
+    if file.prediction is None:
+        row = [str(file.path), "", "", "", "", file.error]
+    else:
+        (label, probability), *others = file.prediction.probabilities[:top]
+        doubtful = "yes" if probability < unsure else "no"
+        unknown = "" if file.prediction.distance is None else "yes" if file.prediction.unknown else "no"
+        row = [str(file.path), label, f"{probability:.6f}", doubtful, unknown, ""]
+        row += [cell for name, share in others for cell in (name, f"{share:.6f}")]
+    return row + [""] * (columns - len(row))  # there may be fewer classes than columns for them

@@ -1,8 +1,11 @@
-"""Files that are there whole or not at all; and Python files of the user's, which are run."""
+"""Files that are there whole or not at all; tables as CSV; and Python files of the user's, which are run."""
 
+import csv
 import hashlib
+import io
 import os
 import runpy
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -29,6 +32,18 @@ def write_whole(path: Path, content: bytes | str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def as_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table as text.
+
+    >>> as_csv(("sample", "label"), [("a.png", "cat")])
+    'sample,label\\na.png,cat\\n'
+    """
+    text, lines = io.StringIO(), [header, *rows]
+    bare = any("\r" in str(cell) for line in lines for cell in line)  # Python 3.11 would not put it into quotes
+    csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL).writerows(lines)
+    return text.getvalue()
 
 
 def sha256_of(path: Path) -> str:

@@ -4,7 +4,6 @@ The run folder is the contract between those who make weights and those who use 
 """
 
 import csv
-import io
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vitral.errors import RunError, WeightsError
-from vitral.files import sha256_of, write_whole
+from vitral.files import as_csv, sha256_of, write_whole
 from vitral.plugin import Code, Plugin, load_stored_plugins
 from vitral.recipe import Recipe
 from vitral.settings import FORMAT, check_format
@@ -189,9 +188,9 @@ class Run:
         """Write what is known before the first step."""
         with self.writing():
             write_whole(self.folder / RECIPE, recipe.to_toml())
-            write_whole(self.folder / SPLIT, _as_csv(("sample", "label", "split"), split))
+            write_whole(self.folder / SPLIT, as_csv(("sample", "label", "split"), split))
             if unreadable := list(left_out):
-                write_whole(self.folder / LEFT_OUT, _as_csv(("sample", "label", "split", "reason"), unreadable))
+                write_whole(self.folder / LEFT_OUT, as_csv(("sample", "label", "split", "reason"), unreadable))
         self.write_record(record)  # last: from here on it is a run
 
     @property
@@ -369,13 +368,6 @@ def name_of(weights: str | Path) -> str:
     path = Path(weights)
     named = path.absolute().parent.name if path.stem == "model" else ""  # each folder has a file of this name
     return named or (path.stem if path.suffix in (".safetensors", ".npz") else last_name(str(path)))
-
-
-def _as_csv(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    table, lines = io.StringIO(), [header, *rows]
-    bare = any("\r" in cell for line in lines for cell in line)  # Python 3.11 would not put it into quotes
-    csv.writer(table, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL).writerows(lines)
-    return table.getvalue()
 
 
 def _told(kind: type[AnyStoredTable], path: Path) -> AnyStoredTable:

@@ -1,7 +1,5 @@
 """vitral check FOLDER|NAME [--out FOLDER] [--augment RECIPE] [--json]"""
 
-import csv
-import io
 import json
 import sys
 from collections.abc import Iterator
@@ -42,13 +40,13 @@ def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: st
     from vitral.recipes import find_recipe
     from vitral.run import last_name
 
-    given = settings_of(settings)
-    if other := [name for name in given if not name.startswith("data.")]:
+    changes = settings_of(settings)
+    if other := [name for name in changes if not name.startswith("data.")]:
         raise RecipeError(f"{other[0]} is no setting of the pictures: `vitral check` takes those that start with data.")
-    given["data.source"] = source
-    asked = (find_recipe(recipe) if recipe else Recipe()).changed(given)
+    changes["data.source"] = source
+    full_recipe = (find_recipe(recipe) if recipe else Recipe()).changed(changes)
     folder = out or Path("checks") / last_name(source)
-    index = open_source(asked.data)
+    index = open_source(full_recipe.data)
     _cleared(folder)
     with ProgressBar() as tell:
         report = check(index, tell)
@@ -57,7 +55,7 @@ def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: st
     else:
         _tell(report, folder)
     with _drawing(folder, quiet=as_json):
-        _draw(report, folder, asked if recipe else None)
+        _draw(report, folder, full_recipe if recipe else None)
     if not as_json:
         _tell_drawn(folder)
     if report.serious:
@@ -95,27 +93,12 @@ def _draw(report: "Report", folder: Path, recipe: "Recipe | None") -> None:
 
     check_sheets.draw(report, folder)
     if any(finding.samples for finding in report.findings):
-        write_whole(folder / "findings.csv", _as_csv(report))
+        write_whole(folder / "findings.csv", report.as_csv())
     if recipe:
         index = report.index
         config = complete(recipe.model.model_copy(update={"classes": 0}), index)
         preprocess = preprocess_of(recipe, config)
         check_sheets.augmented(index, preprocess, recipe.data.augment, recipe.train.seed, folder / "augmented.png")
-
-
-def _as_csv(report: "Report") -> str:
-    """A line a picture of each finding; pictures that are alike share a number."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["finding", "serious", "group", "sample", "label", "split", "reason"])
-    index = report.index
-    for finding in report.findings:
-        for group, numbers in enumerate(finding.samples, start=1):
-            for number in numbers:
-                label, split = index.class_names[index.labels[number]], index.splits[number]
-                row = [index.samples[number], label, split, report.seen[number].error]
-                writer.writerow([finding.kind, "yes" if finding.serious else "no", group, *row])
-    return text.getvalue()
 
 
 def _tell(report: "Report", folder: Path) -> None:
@@ -124,14 +107,14 @@ def _tell(report: "Report", folder: Path) -> None:
     index = report.index
     for note in index.notes:
         console.print(printable(note))
-    made = table("class", *SPLITS, right=SPLITS)
+    listing = table("class", *SPLITS, right=SPLITS)
     rows = list(zip(index.class_names, report.counts, strict=True))
     for name, counts in rows[:40]:
-        made.add_row(printable(name), *(f"{count:,}" for count in counts))
+        listing.add_row(printable(name), *(f"{count:,}" for count in counts))
     if len(rows) > 40:
-        made.add_row(f"and {len(rows) - 40} more", "", "", "")
-    made.add_row("all", *(f"{count:,}" for count in report.counts.sum(axis=0)), style="bold")
-    print_table(made)
+        listing.add_row(f"and {len(rows) - 40} more", "", "", "")
+    listing.add_row("all", *(f"{count:,}" for count in report.counts.sum(axis=0)), style="bold")
+    print_table(listing)
     _tell_storage(report)
     serious = [finding for finding in report.findings if finding.serious]
     for finding in [*serious, *(finding for finding in report.findings if not finding.serious)]:
@@ -163,8 +146,8 @@ def _tell_storage(report: "Report") -> None:
     if not len(sizes):
         return
     (low_w, low_h), (mid_w, mid_h), (top_w, top_h) = np.percentile(sizes, (0, 50, 100), axis=0).astype(int)
-    formats = ", ".join(f"{count:,} {name}" for name, count in report.told("format").items())
-    modes = ", ".join(f"{count:,} {name}" for name, count in report.told("mode").items() if name)
+    formats = ", ".join(f"{count:,} {name}" for name, count in report.tally("format").items())
+    modes = ", ".join(f"{count:,} {name}" for name, count in report.tally("mode").items() if name)
     console.print(
         f"\nWidth {low_w} to {top_w} (median {mid_w}), height {low_h} to {top_h} (median {mid_h}). "
         f"{formats}{'; modes ' + modes if modes else ''}."

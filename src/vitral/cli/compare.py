@@ -55,16 +55,16 @@ def _table(comparison: "Comparison", columns: slice) -> None:
 
     groups = comparison.groups[columns]
     names = [printable(group.name) for group in groups]
-    made = table("", *names, right=tuple(names))
+    listing = table("", *names, right=tuple(names))
     for name, values in comparison.settings.items():
-        made.add_row(name, *map(_setting, values[columns]))
+        listing.add_row(name, *map(_setting, values[columns]))
     if comparison.settings:
-        made.add_row()
-    made.add_row("runs", *(str(len(group.members)) for group in groups))
+        listing.add_row()
+    listing.add_row("runs", *(str(len(group.members)) for group in groups))
     for measure in MEASURES:
         if measure == "test_accuracy" or any(group.values(measure) for group in comparison.groups):
-            made.add_row(measure.replace("_", " "), *(cell(group, measure) for group in groups))
-    print_table(made)
+            listing.add_row(measure.replace("_", " "), *(cell(group, measure) for group in groups))
+    print_table(listing)
 
 
 def _setting(value: Any) -> str:
@@ -81,13 +81,13 @@ def cell(group: "Group", measure: str) -> str:
     if not values:
         return "not evaluated" if measure == "test_accuracy" else "–"
     mean, sd = mean_sd(values)
-    told = _number(mean, measure)
+    text = _number(mean, measure)
     if measure == "test_accuracy" and group.interval:
         low, high = group.interval
-        told += f" ({low:.1%} to {high:.1%})"
+        text += f" ({low:.1%} to {high:.1%})"
     if sd is not None and not (measure == "steps" and sd == 0):
-        told += f" ± {_number(sd, measure)}"
-    return told if len(values) == len(group.members) else f"{told} ({len(values)} of {len(group.members)})"
+        text += f" ± {_number(sd, measure)}"
+    return text if len(values) == len(group.members) else f"{text} ({len(values)} of {len(group.members)})"
 
 
 def _number(value: float, measure: str) -> str:

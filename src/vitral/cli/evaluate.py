@@ -13,7 +13,10 @@ from vitral.cli.terminal import ProgressBar, code_option, console, printable
 if TYPE_CHECKING:
     from vitral.data.folds import OutOfFold
     from vitral.evaluation.evaluate import Evaluation
+    from vitral.evaluation.metrics import Figure
     from vitral.run import Run
+
+SENTENCES = ("accuracy", "loss", "calibration_error")  # figures that have one of their own
 
 
 @click.command()
@@ -50,22 +53,22 @@ def _suspects(folder: Path, code: tuple[Path, ...]) -> None:
 
     run = Run.load(folder)
     run.check_writable()
-    asked = _by_training(run, code) if run.recipe.init.weights == "none" else _by_probes(run)
-    found = suspects(asked)
+    outputs = _by_training(run, code) if run.recipe.init.weights == "none" else _by_probes(run)
+    doubtful = suspects(outputs)
     with run.writing():
-        write_suspects(found, asked.pack, run.folder)
-    console.print(f"{len(found):,} of {len(asked.numbers):,} labels are doubtful.", style="bold")
+        write_suspects(doubtful, outputs.pack, run.folder)
+    console.print(f"{len(doubtful):,} of {len(outputs.numbers):,} labels are doubtful.", style="bold")
     console.print(
-        f"Who doubts them is right for {asked.accuracy:.1%} of the pictures that it had not seen"
-        + ("." if asked.accuracy > 0.9 else ": so weak a model accuses many labels that are right."),
+        f"Who doubts them is right for {outputs.accuracy:.1%} of the pictures that it had not seen"
+        + ("." if outputs.accuracy > 0.9 else ": so weak a model accuses many labels that are right."),
         soft_wrap=True,
     )
-    for one in found[:10]:
-        said = f"{one.suggested} {one.suggested_probability:.0%}, {one.label} {one.label_probability:.0%}"
+    for one in doubtful[:10]:
+        answer = f"{one.suggested} {one.suggested_probability:.0%}, {one.label} {one.label_probability:.0%}"
         console.print(
-            f"  {printable(one.sample)} is labelled {printable(one.label)}: {printable(said)}", soft_wrap=True
+            f"  {printable(one.sample)} is labelled {printable(one.label)}: {printable(answer)}", soft_wrap=True
         )
-    if found:
+    if doubtful:
         console.print(f"Look at {run.folder}/: suspects.png, suspects.csv", soft_wrap=True)
 
 
@@ -103,18 +106,17 @@ def _more(evaluation: "Evaluation") -> Iterator[str]:
     from vitral.evaluation.metrics import FEW
 
     yield from evaluation.notes
-    found = evaluation.metrics
-    shares = {"Balanced accuracy": found.balanced_accuracy, "macro-F1": found.macro_f1, "top 5": found.top_5}
-    yield ", ".join(f"{name} {figure.value:.1%}" for name, figure in shares.items() if figure) + "."
-    apart = f"Probabilities are off by {found.calibration_error.value:.1%} on average"
+    figures = evaluation.metrics.figures
+    yield _other_figures(figures)
+    apart = f"Probabilities are off by {figures['calibration_error'].value:.1%} on average"
     if evaluation.calibration is not None:
-        before = evaluation.uncalibrated.calibration_error.value
+        before = evaluation.uncalibrated.figures["calibration_error"].value
         yield f"{apart} ({before:.1%} before the temperature, {float(evaluation.calibration.temperature):.2f})."
     elif evaluation.run.record.data.pictures.get("validation"):
         yield f"{apart}: the training was stopped before a temperature was found to mend that."
     else:
         yield f"{apart}; without validation pictures no temperature could be found to mend that."
-    untested = [one.name for one in found.classes if not one.pictures]
+    untested = [one.name for one in evaluation.metrics.classes if not one.pictures]
     if untested and evaluation.own:
         more = f" and {len(untested) - 5} more classes" if len(untested) > 5 else ""
         yield f"No test picture shows {', '.join(untested[:5])}{more}: nothing is known about that."
@@ -124,8 +126,22 @@ def _more(evaluation: "Evaluation") -> Iterator[str]:
     if evaluation.pictures < FEW:
         few = f"{how_many(evaluation)} {'is' if evaluation.pictures == 1 else 'are'} few"
         yield f"{few}: take these numbers as a first sign, no more."
-    if (looked := evaluation.run.checked) and any(one.serious for one in looked.findings):
-        yield from (f"In the pictures: {one.what} {one.advice}" for one in looked.findings if one.serious)
+    if report := evaluation.run.checked:
+        yield from (f"In the pictures: {one.what} {one.advice}" for one in report.findings if one.serious)
+
+
+def _other_figures(figures: "dict[str, Figure]") -> str:
+    """Those that have no sentence of their own, in one; what exists for many classes only comes last."""
+    from vitral.evaluation.metrics import METRICS
+
+    rows = [metric for metric in METRICS if metric.name in figures and metric.name not in SENTENCES]
+    rows.sort(key=lambda metric: metric.more_classes_than)
+    sentence = ", ".join(f"{_small(metric.title)} {metric.text(figures[metric.name].value)}" for metric in rows)
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def _small(title: str) -> str:
+    return title[0].lower() + title[1:]
 
 
 def tell(evaluation: "Evaluation") -> None:
@@ -145,5 +161,5 @@ def tell(evaluation: "Evaluation") -> None:
         console.print(printable(line), soft_wrap=True)
     console.print(f"Open {evaluation.folder}/report.html; as pictures: {', '.join(figures)}", soft_wrap=True)
     console.print(f"Ask it about a picture: vitral predict {evaluation.run.folder} PICTURE", soft_wrap=True)
-    if evaluation.beside:
-        console.print(evaluation.beside.verdict, style="bold")
+    if evaluation.baseline:
+        console.print(evaluation.baseline.verdict, style="bold")

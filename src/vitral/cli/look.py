@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitral.cli import completion
-from vitral.cli.predict import picture_files
 from vitral.cli.terminal import code_option, console, printable
 from vitral.errors import DataError
 
@@ -48,6 +47,7 @@ def command(
 
     RUN is a run folder, or weights as for `vitral predict`; without classes there are maps and no prediction.
     """
+    from vitral.data.sources.folder import picture_files
     from vitral.look.explain import Explainer
     from vitral.look.gallery import GALLERY
     from vitral.run import name_of

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,27 +77,24 @@ def command(
         return
     if asked is None:
         raise click.UsageError("Missing argument 'RECIPE': with --seeds each run needs it.")
+    from vitral.evaluation.seeds import spread_over_seeds
     from vitral.run import free_folder
 
     folder = out or free_folder(asked.data.source)
-    found = []
+    evaluations = []
     for seed in range(asked.train.seed, asked.train.seed + seeds):
         console.print(f"Seed {seed}", style="bold")
         one = asked.changed({"train.seed": seed})
         again = shlex.join([str(recipe), *settings, "--seeds", str(seeds), "--out", str(folder), "--resume"])
         if evaluation := _train(one, folder / f"seed-{seed}", resume, save_every, time.perf_counter(), again, **ready):
-            found.append(evaluation)
+            evaluations.append(evaluation)
         console.print()
-    if len(found) < 2:
+    if len(evaluations) < 2:
         return
-    accuracies = [evaluation.accuracy for evaluation in found]
-    spread = f"{mean(accuracies):.2%} ± {stdev(accuracies):.2%}"
-    told = ", ".join(f"{accuracy:.2%}" for accuracy in accuracies)
-    steps = [evaluation.run.record.steps for evaluation in found]
-    if len(set(steps)) > 1:
-        counts = ", ".join(f"{count:,}" for count in steps)
-        console.print(f"They took {counts} steps, so not all of the spread comes from the seed.")
-    console.print(f"Test accuracy {spread} (mean ± sd of {seeds} seeds: {told})", style="bold")
+    spread = spread_over_seeds(evaluations)
+    if spread.note:
+        console.print(spread.note)
+    console.print(str(spread), style="bold")
 
 
 def _show_groups(recipe: "Recipe", source: "Index | None" = None, start: "Pretrained | None" = None) -> None:

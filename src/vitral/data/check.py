@@ -1,7 +1,7 @@
 """What is wrong with these pictures: each is opened, looked at and compared with all others, before anyone trains."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitral.data.decode import Decoded, Facts, decode_with_facts
+from vitral.data.decode import Decoded, PictureFacts, decode_with_facts
 from vitral.data.findings import Finding, Seen, findings
 from vitral.data.similar import SIDE, near_duplicates, thumbnail
 from vitral.data.sources import SPLITS, Index, digest_of
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError
+from vitral.files import as_csv
 from vitral.progress import Progress, Tell, silent
 from vitral.settings import FORMAT
 
@@ -49,12 +50,12 @@ class Report:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """(readable pictures, 2): width and height as one sees them."""
-        found = [seen.facts for seen in self.seen if seen.facts]
-        return np.array([(f.height, f.width) if f.orientation >= 5 else (f.width, f.height) for f in found]).reshape(
+        readable = [seen.facts for seen in self.seen if seen.facts]
+        return np.array([(f.height, f.width) if f.orientation >= 5 else (f.width, f.height) for f in readable]).reshape(
             -1, 2
         )
 
-    def told(self, word: str) -> dict[str, int]:
+    def tally(self, word: str) -> dict[str, int]:
         """How many pictures have which format, mode, bits, …, the most frequent first."""
         return dict(Counter(str(getattr(seen.facts, word)) for seen in self.seen if seen.facts).most_common())
 
@@ -78,14 +79,27 @@ class Report:
                 for axis, side in enumerate(("width", "height"))
                 if len(sizes)
             },
-            **{f"{word}s": self.told(word) for word in ("format", "mode", "orientation")},
-            "bits": self.told("bits"),
+            **{f"{word}s": self.tally(word) for word in ("format", "mode", "orientation")},
+            "bits": self.tally("bits"),
             "compared": self.compared,
             "findings": [
                 {**asdict(finding), "samples": [[index.samples[i] for i in group] for group in finding.samples]}
                 for finding in self.findings
             ],
         }
+
+    def as_csv(self) -> str:
+        """As findings.csv has it: a line a picture of each finding; pictures that are alike share a number."""
+        return as_csv(("finding", "serious", "group", "sample", "label", "split", "reason"), self._rows())
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        index = self.index
+        for finding in self.findings:
+            for group, numbers in enumerate(finding.samples, start=1):
+                for number in numbers:
+                    label, split = index.class_names[index.labels[number]], index.splits[number]
+                    kind = (finding.kind, "yes" if finding.serious else "no", group)
+                    yield (*kind, index.samples[number], label, split, self.seen[number].error)
 
 
 class Inspection:
@@ -96,7 +110,7 @@ class Inspection:
         self.seen: dict[int, Seen] = {}
         self.thumbnails = np.zeros((len(index.samples) if self.compared else 0, 3, SIDE, SIDE), np.uint8)
 
-    def add(self, number: int, digest: bytes, decoded: Decoded, facts: Facts) -> None:
+    def add(self, number: int, digest: bytes, decoded: Decoded, facts: PictureFacts) -> None:
         """A picture that was decoded."""
         picture = _picture(decoded)
         small = thumbnail(picture)

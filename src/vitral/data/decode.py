@@ -34,7 +34,7 @@ _CMYK = 5
 
 
 @dataclass(frozen=True)
-class Facts:
+class PictureFacts:
     """How a picture is stored."""
 
     format: str
@@ -57,7 +57,7 @@ def decode(picture: Picture, *, name: str = "The picture", at_least: tuple[int, 
 
 def decode_with_facts(
     picture: Picture, *, name: str = "The picture", at_least: tuple[int, int] | None = None
-) -> tuple[Decoded, Facts]:
+) -> tuple[Decoded, PictureFacts]:
     """The same, and how it was stored."""
     if isinstance(picture, str | Path):
         name, picture = str(picture), read_file(Path(picture))
@@ -79,7 +79,7 @@ def decode_with_facts(
     raise DataError(f"A {type(picture).__name__} is not a picture. Give a path, a Pillow picture or a NumPy array.")
 
 
-def describe(content: bytes | NDArray[np.uint8], name: str = "The picture") -> Facts:
+def describe(content: bytes | NDArray[np.uint8], name: str = "The picture") -> PictureFacts:
     """How a picture is stored; of a file in a usual format only the head is read."""
     if isinstance(content, bytes):
         try:
@@ -121,7 +121,7 @@ def read_file(path: Path, name: str = "") -> bytes:
     return content
 
 
-def _from_bytes(content: bytes, name: str, at_least: tuple[int, int] | None) -> tuple[Decoded, Facts]:
+def _from_bytes(content: bytes, name: str, at_least: tuple[int, int] | None) -> tuple[Decoded, PictureFacts]:
     if content.startswith(b"\x93NUMPY"):
         return _from_npy(content, name)
     try:
@@ -164,14 +164,14 @@ def _check_size(width: int, height: int, name: str) -> None:
         )
 
 
-def _facts(image: Image.Image) -> Facts:
+def _facts(image: Image.Image) -> PictureFacts:
     bits = {"1": 1, "I": 32, "F": 32}.get(image.mode, 16 if image.mode.startswith("I;16") else 8)
     if image.format == "PNG" and image.mode in ("RGB", "RGBA", "LA") and _rawmode(image).endswith(";16B"):
         bits = 16  # Pillow gives the high bytes
     if image.format == "TIFF":
         bits = max(image.tag_v2.get(_BITS, (bits,)))  # type: ignore[attr-defined]
     grey = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
-    return Facts(
+    return PictureFacts(
         format=image.format or "Pillow",
         width=image.width,
         height=image.height,
@@ -225,7 +225,7 @@ def _is_bands(image: Image.Image) -> bool:
     return 0 in (extra if isinstance(extra, tuple) else (extra,)) and tags.get(_PHOTOMETRIC) != _CMYK
 
 
-def _from_bands(content: bytes, name: str) -> tuple[Decoded, Facts]:
+def _from_bands(content: bytes, name: str) -> tuple[Decoded, PictureFacts]:
     import tifffile  # 0.15 s that a folder of JPEGs does without
 
     try:
@@ -244,7 +244,7 @@ def _from_bands(content: bytes, name: str) -> tuple[Decoded, Facts]:
     return _from_array(values, name) if values.ndim == 2 or values.shape[2] in (1, 3) else _bands(values, name, "TIFF")
 
 
-def _from_npy(content: bytes, name: str) -> tuple[Decoded, Facts]:
+def _from_npy(content: bytes, name: str) -> tuple[Decoded, PictureFacts]:
     file = BytesIO(content)
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -258,21 +258,21 @@ def _from_npy(content: bytes, name: str) -> tuple[Decoded, Facts]:
     return _from_array(values, name)
 
 
-def _bands(values: NDArray[Any], name: str, kind: str) -> tuple[NDArray[np.uint8], Facts]:
+def _bands(values: NDArray[Any], name: str, kind: str) -> tuple[NDArray[np.uint8], PictureFacts]:
     """(H, W, bands), 8 or 16 bits."""
     _check_array(values.shape, values.dtype, name)
     height, width, channels = values.shape
-    facts = Facts(kind, width, height, "bands", 8 * values.dtype.itemsize, channels)
+    facts = PictureFacts(kind, width, height, "bands", 8 * values.dtype.itemsize, channels)
     values = _scale_16_to_8(values) if values.dtype == np.uint16 else values
     return np.ascontiguousarray(values), facts
 
 
-def _from_array(array: NDArray[Any], name: str) -> tuple[Decoded, Facts]:
+def _from_array(array: NDArray[Any], name: str) -> tuple[Decoded, PictureFacts]:
     if array.ndim == 3 and array.shape[2] not in (1, 3, 4):
         return _bands(array, name, "array")
     _check_array(array.shape, array.dtype, name)
     channels = 1 if array.ndim == 2 or array.shape[2] == 1 else 3
-    facts = Facts("array", array.shape[1], array.shape[0], "", 8 * array.dtype.itemsize, channels)
+    facts = PictureFacts("array", array.shape[1], array.shape[0], "", 8 * array.dtype.itemsize, channels)
     if array.dtype == np.uint16:
         array = _scale_16_to_8(array)
     return Image.fromarray(np.ascontiguousarray(array[:, :, 0] if array.shape[2:] == (1,) else array)), facts

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitral.data.decode import Facts
+from vitral.data.decode import PictureFacts
 from vitral.data.pack import too_many
 from vitral.data.sources import SPLITS, Index
 
@@ -24,7 +24,7 @@ class Seen(NamedTuple):
     """What one look at a picture tells."""
 
     digest: bytes
-    facts: Facts | None = None
+    facts: PictureFacts | None = None
     transparent: bool = False
     plain: float = 0.0  # share of the thumbnail that is of its most common colour
     error: str = ""

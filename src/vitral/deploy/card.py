@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from vitral.evaluation.metrics import METRICS
 from vitral.run import Run, last_name
 from vitral.version import __version__
 from vitral.weights import timm
@@ -84,15 +85,6 @@ def _elsewhere(family: str) -> str:
     return f"Vitral did not train it, or was not told: it was given {whose}."
 
 
-FIGURES = {
-    "accuracy": "Accuracy",
-    "top_5": "Top-5 accuracy",
-    "balanced_accuracy": "Balanced accuracy",
-    "macro_f1": "Macro-F1",
-    "calibration_error": "Calibration error",
-}
-
-
 def _figures(evaluation: dict[str, Any]) -> Iterator[str]:
     """Of evaluation.json; an older one has the accuracy alone."""
     low, high = evaluation.get("accuracy_interval", (None, None))
@@ -100,12 +92,12 @@ def _figures(evaluation: dict[str, Any]) -> Iterator[str]:
     figures |= evaluation.get("figures", {})
     yield f"Measured on {evaluation.get('pictures', 0):,} {evaluation.get('split', 'test')} pictures.\n"
     yield "| | | 95 % interval |\n|---|---|---|"
-    for name, words in FIGURES.items():
-        figure = figures.get(name)
-        if figure and figure.get("value") is not None:
+    for metric in METRICS:
+        figure = figures.get(metric.name)
+        if metric.is_share and figure and figure.get("value") is not None:
             known = figure.get("low") is not None and figure.get("high") is not None
             interval = f"{figure['low']:.1%} to {figure['high']:.1%}" if known else ""
-            yield f"| {words} | {figure['value']:.1%} | {interval} |"
+            yield f"| {metric.long_title or metric.title} | {figure['value']:.1%} | {interval} |"
 
 
 def _usage(to: str, leaving: "Leaving") -> str:
@@ -125,22 +117,22 @@ def _with_timm(leaving: "Leaving") -> str:
     if timm.architecture(config):
         return 'import timm\n\nmodel = timm.create_model("local-dir:.", pretrained=True).eval()  # this folder'
     unplaced = leaving.tensors["pos_embed"].shape[1] == config.grid[0] * config.grid[1] and config.extra > 0
-    told = timm.arguments(config, unplaced) | {"num_classes": config.classes}
-    given = [f"{name}={value!r}" for name, value in told.items()]
+    settings = timm.arguments(config, unplaced) | {"num_classes": config.classes}
+    call = [f"{name}={value!r}" for name, value in settings.items()]
     lines = ["from functools import partial", "", "from safetensors.torch import load_file"]
     if config.mlp.kind == "swiglu":
         lines.append("from timm.layers import SwiGLUPacked")
-        given += ["mlp_layer=SwiGLUPacked", "act_layer=nn.SiLU"]
+        call += ["mlp_layer=SwiGLUPacked", "act_layer=nn.SiLU"]
     distilled = config.tokens.kind == "distilled"
     where, name = ("deit", "VisionTransformerDistilled") if distilled else ("vision_transformer", "VisionTransformer")
-    given.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
-    lines += [f"from timm.models.{where} import {name}", "from torch import nn", "", *_called(name, given)]
+    call.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
+    lines += [f"from timm.models.{where} import {name}", "from torch import nn", "", *_called(name, call)]
     return "\n".join(lines)
 
 
 def _with_torchvision(leaving: "Leaving") -> str:
     config = leaving.config
-    told = {
+    settings = {
         "image_size": config.height_width[0],
         "patch_size": config.patch_size,
         "num_layers": config.depth,
@@ -150,17 +142,17 @@ def _with_torchvision(leaving: "Leaving") -> str:
         "num_classes": config.classes,
     }
     if config.head.kind == "mlp":
-        told["representation_size"] = config.head.size or config.width
-    given = [*(f"{name}={value}" for name, value in told.items())]
-    given.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
+        settings["representation_size"] = config.head.size or config.width
+    call = [*(f"{name}={value}" for name, value in settings.items())]
+    call.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
     imports = ["from functools import partial", "", "from safetensors.torch import load_file", "from torch import nn"]
     return "\n".join(
-        [*imports, "from torchvision.models import VisionTransformer", "", *_called("VisionTransformer", given)]
+        [*imports, "from torchvision.models import VisionTransformer", "", *_called("VisionTransformer", call)]
     )
 
 
-def _called(name: str, given: list[str]) -> list[str]:
-    inside = [f"    {one}," for one in given]
+def _called(name: str, arguments: list[str]) -> list[str]:
+    inside = [f"    {one}," for one in arguments]
     return [f"model = {name}(", *inside, ")", 'model.load_state_dict(load_file("model.safetensors"))', "model.eval()"]
 
 

@@ -38,24 +38,24 @@ class BaselineComparison:
     @property
     def verdict(self) -> str:
         """In a sentence or two, for somebody who wants to know whether to trust the model."""
-        told = f"{self.method[0].upper()}{self.method[1:]} has {self.accuracy:.1%}"
+        opening = f"{self.method[0].upper()}{self.method[1:]} has {self.accuracy:.1%}"
         differ = f"where the two differ, the model is right {_times(self.gained)} and that {_times(self.lost)}"
         needs = "It needs more pictures; more time helps only while the validation loss still falls."
         if self.kind == "few":
             few = f"{self.pictures} picture{'s' if self.pictures > 1 else ''}"
-            return f"{told}. On {few} that says little: do not trust the model before there are more."
+            return f"{opening}. On {few} that says little: do not trust the model before there are more."
         if self.kind == "better":
-            return f"{told}. The model is better: {differ}."
+            return f"{opening}. The model is better: {differ}."
         if self.kind == "worse":
-            return f"{told}. The model is worse, and cannot be trusted: {differ}. {needs}"
+            return f"{opening}. The model is worse, and cannot be trusted: {differ}. {needs}"
         if self.kind == "equal":
-            return f"{told}. The model is about as good; these pictures are easy."
+            return f"{opening}. The model is about as good; these pictures are easy."
         if self.gained > self.lost:
             return (
-                f"{told}. The model may be better ({differ}), but on {self.pictures:,} pictures that can be luck: "
+                f"{opening}. The model may be better ({differ}), but on {self.pictures:,} pictures that can be luck: "
                 "it cannot be trusted yet. More test pictures would tell."
             )
-        return f"{told}. The model is no better ({differ}), so it cannot be trusted. {needs}"
+        return f"{opening}. The model is no better ({differ}), so it cannot be trusted. {needs}"
 
     def write(self) -> dict[str, Any]:
         """As evaluation.json has it."""

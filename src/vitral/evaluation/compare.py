@@ -43,10 +43,10 @@ class Member:
     @property
     def measures(self) -> dict[str, float]:
         """Those of MEASURES that there are."""
-        found = {**self.epochs[-1], "seconds": self.record.seconds, "steps": self.record.steps}
-        found["steps"] = found["steps"] or self.epochs[-1]["step"]  # run.json has them when the training ends
-        found["test_accuracy"] = self.evaluation["accuracy"] if self.evaluation else None
-        return {name: float(found[name]) for name in MEASURES if found.get(name) is not None}
+        values = {**self.epochs[-1], "seconds": self.record.seconds, "steps": self.record.steps}
+        values["steps"] = values["steps"] or self.epochs[-1]["step"]  # run.json has them when the training ends
+        values["test_accuracy"] = self.evaluation["accuracy"] if self.evaluation else None
+        return {name: float(values[name]) for name in MEASURES if values.get(name) is not None}
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ class Comparison:
         """The settings in which they differ: a value a group, None where a group's kind of part has no such setting."""
         recipes = [dict(flat(group.members[0].recipe)) for group in self.groups]
         names = dict.fromkeys(name for recipe in recipes for name in recipe if name != "train.seed")
-        found = {name: [recipe.get(name) for recipe in recipes] for name in names}
-        return {name: values for name, values in found.items() if any(value != values[0] for value in values)}
+        by_name = {name: [recipe.get(name) for recipe in recipes] for name in names}
+        return {name: values for name, values in by_name.items() if any(value != values[0] for value in values)}
 
     @property
     def pairs(self) -> list[Paired]:
@@ -193,8 +193,8 @@ def draw(comparison: Comparison, folder: Path) -> Path:
         what += f" The first {len(shown)} of {len(comparison.groups)}."
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with figure(path, 10, 4.4, "Learning curves, side by side", what.strip()) as drawn:
-            for axes, name in zip(drawn.subplots(1, 2), ("train_loss", right), strict=True):
+        with figure(path, 10, 4.4, "Learning curves, side by side", what.strip()) as canvas:
+            for axes, name in zip(canvas.subplots(1, 2), ("train_loss", right), strict=True):
                 _panel(axes, shown, name)
             _legend(axes, shown, right)
     except OSError as error:
@@ -253,10 +253,10 @@ def _runs_in(place: Path) -> list[Path]:
         return [Run.load(place).folder.resolve()]
     children = [child for child in sorted(place.iterdir()) if child.is_dir()]
     inside = [[child] if Run.is_run(child) else sorted(child.iterdir()) for child in children]
-    found = [folder.resolve() for folders in inside for folder in folders if Run.is_run(folder)]
-    if not found:
+    runs = [folder.resolve() for folders in inside for folder in folders if Run.is_run(folder)]
+    if not runs:
         raise RunError(f"{place} is not a run and holds none. `vitral ls` lists the runs that are here.")
-    return found
+    return runs
 
 
 def _read(folder: Path) -> Member:
@@ -335,7 +335,7 @@ def _machine(member: Member) -> tuple[object, object]:
 
 
 def _written(group: Group) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    row: dict[str, Any] = {
         "name": group.name,
         "n": len(group.members),
         "runs": [str(member.run.folder) for member in group.members],
@@ -344,5 +344,5 @@ def _written(group: Group) -> dict[str, Any]:
     for measure in MEASURES:
         values = group.values(measure)
         mean, sd = mean_sd(values) if values else (None, None)
-        told[measure] = {"mean": mean, "sd": sd, "values": values}
-    return told | {"test_accuracy_interval": group.interval}
+        row[measure] = {"mean": mean, "sd": sd, "values": values}
+    return row | {"test_accuracy_interval": group.interval}

@@ -1,6 +1,7 @@
 """A run is asked about the pictures that it has never seen."""
 
 import hashlib
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -18,7 +19,7 @@ from vitral.data.sources.named import data_directory
 from vitral.data.sources.python import PythonSource, open_python
 from vitral.errors import DataError, RecipeError, VitralError
 from vitral.evaluation.baseline import BaselineComparison, compare_with_baseline
-from vitral.evaluation.metrics import FEW_GROUPS, Figure, Metrics, measure, share
+from vitral.evaluation.metrics import FEW_GROUPS, METRICS, Figure, Metrics, measure, share
 from vitral.inference import Outputs, outputs_of_pack
 from vitral.plugin import Code
 from vitral.recipe import Recipe
@@ -100,16 +101,22 @@ class Evaluation:
         return self.metrics.accuracy.value
 
     @property
-    def beside(self) -> BaselineComparison | None:
+    def baseline(self) -> BaselineComparison | None:
         """The model beside the simple methods that were tried first, if they were."""
-        told = self.run.baseline if self.own else None
-        return None if told is None else compare_with_baseline(told, self.samples, self.right)
+        stored = self.run.baseline if self.own else None
+        return None if stored is None else compare_with_baseline(stored, self.samples, self.right)
+
+    @property
+    def beside(self) -> BaselineComparison | None:
+        """The old name of `baseline`."""
+        warnings.warn("Evaluation.beside is now called baseline.", DeprecationWarning, stacklevel=2)
+        return self.baseline
 
     @property
     def group_of(self) -> list[str] | None:
         """(n,) the group of each picture, where data.group_by says what belongs together."""
-        named = self.pack.index.groups
-        return None if named is None else [named[number] for number in self.numbers]
+        groups = self.pack.index.groups
+        return None if groups is None else [groups[number] for number in self.numbers]
 
     @cached_property
     def groups(self) -> dict[str, Figure]:
@@ -117,8 +124,8 @@ class Evaluation:
         if self.group_of is None:
             return {}
         group_of = np.array(self.group_of)
-        found = {str(name): self.right[group_of == name] for name in np.unique(group_of)}
-        shares = {name: share(int(right.sum()), len(right)) for name, right in found.items()}
+        members = {str(name): self.right[group_of == name] for name in np.unique(group_of)}
+        shares = {name: share(int(right.sum()), len(right)) for name, right in members.items()}
         return dict(sorted(shares.items(), key=lambda one: one[1].value))
 
     @property
@@ -129,9 +136,8 @@ class Evaluation:
     def write(self) -> dict[str, Any]:
         """As evaluation.json has it."""
         names, predicted = self.weights.class_names, self.outputs.predicted
-        figures = {name: getattr(self.metrics, name) for name in FIGURES}
-        before = {name: getattr(self.uncalibrated, name) for name in ("loss", "calibration_error")}
-        plain = {name: _without_none(asdict(figure)) for name, figure in before.items()}
+        tempered = {metric.name for metric in METRICS if metric.tempered}
+        plain = {name: figure for name, figure in self.uncalibrated.figures.items() if name in tempered}
         return {
             "format": FORMAT,
             "split": "test" if self.own else "all",
@@ -142,17 +148,17 @@ class Evaluation:
             "loss": self.loss,
             "accuracy": self.accuracy,
             "accuracy_interval": [self.metrics.accuracy.low, self.metrics.accuracy.high],
-            "figures": {name: _without_none(asdict(figure)) for name, figure in figures.items() if figure},
-            "calibration_error_by_chance": self.metrics.calibration_error_by_chance,
+            "figures": _as_dicts(self.metrics.figures),
+            **{f"{name}_by_chance": value for name, value in self.metrics.by_chance.items()},
             **({"temperature": float(self.calibration.temperature)} if self.calibration else {}),
-            **({"uncalibrated": plain} if self.calibration else {}),
+            **({"uncalibrated": _as_dicts(plain)} if self.calibration else {}),
             **({"called_unknown": asdict(self.unknown)} if self.unknown else {}),
             "class_names": list(names),
             "per_class": [_without_none(asdict(one)) for one in self.metrics.classes],
             "reliability": [asdict(one) for one in self.metrics.reliability],
             **({"groups": {name: asdict(figure) for name, figure in self.groups.items()}} if self.groups else {}),
             "confusion": self.confusion.tolist(),
-            **({"baseline": self.beside.write()} if self.beside else {}),
+            **({"baseline": self.baseline.write()} if self.baseline else {}),
             "predictions": [
                 {
                     "sample": sample,
@@ -165,15 +171,15 @@ class Evaluation:
         }
 
 
-# Those that have a value and an interval, in the order in which they are told.
-FIGURES = ("accuracy", "top_5", "balanced_accuracy", "macro_f1", "loss", "calibration_error")
+def _as_dicts(figures: dict[str, Figure]) -> dict[str, dict[str, Any]]:
+    return {name: _without_none(asdict(figure)) for name, figure in figures.items()}
 
 
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _opened(recipe: Recipe, run: Run) -> Index:
+def _open_own(recipe: Recipe, run: Run) -> Index:
     try:
         return open_source(recipe.data)
     except RecipeError as error:
@@ -240,22 +246,22 @@ def _folder(run: Run, data: str | Path | None, mirrored: bool) -> Path:
     name = last_name(str(data)) + ("-mirrored" if mirrored else "")
     for number in count(1):
         folder = run.folder / "evaluations" / (name if number == 1 else f"{name}-{number}")
-        told = Run(folder).evaluation
-        if told is None or (told.get("source"), told.get("mirrored", False)) == (str(data), mirrored):
+        stored = Run(folder).evaluation
+        if stored is None or (stored.get("source"), stored.get("mirrored", False)) == (str(data), mirrored):
             return folder
     raise AssertionError  # there are enough numbers
 
 
-Asked = tuple[Pack, NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]  # pack, numbers, labels, notes
+Pictures = tuple[Pack, NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]  # pack, numbers, labels, notes
 
 
-def _own(run: Run, weights: Weights, source: PythonSource | Pack | None) -> Asked:
+def _own(run: Run, weights: Weights, source: PythonSource | Pack | None) -> Pictures:
     """The test pictures."""
     recipe = run.recipe
     if isinstance(source, Pack):
         packed = source
     else:
-        index = _opened(recipe, run) if source is None else open_python(source, recipe.data)
+        index = _open_own(recipe, run) if source is None else open_python(source, recipe.data)
         packed = pack(index, weights.preprocess, data_directory(recipe.data.directory))
     if packed.sha256 != run.record.data.sha256:
         raise DataError(
@@ -270,10 +276,10 @@ def _own(run: Run, weights: Weights, source: PythonSource | Pack | None) -> Aske
     return packed, numbers, packed.index.labels[numbers], tuple(packed.notes)
 
 
-def _other(run: Run, weights: Weights, source: str) -> Asked:
+def _other(run: Run, weights: Weights, source: str) -> Pictures:
     """All pictures of another source whose class the model knows."""
-    asked = run.recipe.changed({"data.source": source}).data
-    packed = pack(open_source(asked), weights.preprocess, data_directory(asked.directory))
+    settings = run.recipe.changed({"data.source": source}).data
+    packed = pack(open_source(settings), weights.preprocess, data_directory(settings.directory))
     known = {name: label for label, name in enumerate(weights.class_names)}
     theirs = np.array([known.get(name, -1) for name in packed.index.class_names])
     numbers = np.concatenate([packed.of(split) for split in SPLITS])
@@ -303,8 +309,8 @@ def learnt_before(run: Run, packed: Pack, numbers: NDArray[np.int64]) -> list[st
         return []
     learnt = set(_digests(own, np.concatenate([own.of("train"), own.of("validation")])))
     again = sum(digest in learnt for digest in _digests(packed, numbers))
-    told = f"{again:,} of these {len(numbers):,} pictures were learnt from, or watched in training"
-    return [f"{told}: as far as they go, this is no test."] if again else []
+    repeats = f"{again:,} of these {len(numbers):,} pictures were learnt from, or watched in training"
+    return [f"{repeats}: as far as they go, this is no test."] if again else []
 
 
 def _digests(packed: Pack, numbers: NDArray[np.int64]) -> Iterator[bytes]:

@@ -64,8 +64,8 @@ def curves(
     title = "" if to else "Learning curves"
     where = to or evaluation.folder / "curves.png"
     subtitle = "" if to else worse_in_training(evaluation.run.recipe)
-    with figure(where, 4.6 * len(panels), 4.3, title, subtitle, dark=dark) as drawn:
-        for axes, name in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    with figure(where, 4.6 * len(panels), 4.3, title, subtitle, dark=dark) as canvas:
+        for axes, name in zip(canvas.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _panel(axes, epochs, name, evaluation, theme(dark))
 
 
@@ -93,10 +93,10 @@ def _panel(axes: "Axes", epochs: list[dict[str, Any]], name: Panel, evaluation: 
         best = min(epochs, key=lambda line: line["validation_loss"])["epoch"]
         label = f"least validation loss: epoch {best} of {x[-1]}"
         axes.axvline(best, color=colours.grey, linewidth=1, alpha=0.7, label=label)
-    told = evaluation.run.baseline
-    if name == "accuracy" and told and told.validation_accuracy is not None:
-        label = f"{told.method.split(' on ')[0]}, validation {told.validation_accuracy:.1%}"
-        axes.axhline(told.validation_accuracy, color=colours.ink, linewidth=1.5, linestyle=":", label=label)
+    simple = evaluation.run.baseline
+    if name == "accuracy" and simple and simple.validation_accuracy is not None:
+        label = f"{simple.method.split(' on ')[0]}, validation {simple.validation_accuracy:.1%}"
+        axes.axhline(simple.validation_accuracy, color=colours.ink, linewidth=1.5, linestyle=":", label=label)
     axes.set(title=name.capitalize(), xlabel="epoch")
     axes.grid(axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -114,17 +114,17 @@ def _panel(axes: "Axes", epochs: list[dict[str, Any]], name: Panel, evaluation: 
 
 def classes(evaluation: "Evaluation") -> None:
     """How many pictures of each class were recognised."""
-    found, colours, words = list(evaluation.metrics.classes), theme(dark=False), of_what(evaluation)
+    rows, colours, words = list(evaluation.metrics.classes), theme(dark=False), of_what(evaluation)
     what = f"Share of each class's {words} recognised, with 95 % intervals; dotted: all, {evaluation.accuracy:.1%}."
-    if len(found) > ROWS:
-        tested = [one for one in found if one.recall]
-        found = sorted(tested, key=lambda one: one.recall.value if one.recall else 1.0)[:ROWS]
+    if len(rows) > ROWS:
+        tested = [one for one in rows if one.recall]
+        rows = sorted(tested, key=lambda one: one.recall.value if one.recall else 1.0)[:ROWS]
         what += f" The {ROWS} least recognised of {len(evaluation.metrics.classes):,} classes."
-    size, row = (10, 0.34) if len(found) <= NUMBERED else (8, 0.2)
-    height = 1.3 + row * len(found)
-    with figure(evaluation.folder / "classes.png", 7, height, "Class by class", what) as drawn:
-        axes = drawn.subplots()
-        for at, one in enumerate(found):
+    size, row = (10, 0.34) if len(rows) <= NUMBERED else (8, 0.2)
+    height = 1.3 + row * len(rows)
+    with figure(evaluation.folder / "classes.png", 7, height, "Class by class", what) as canvas:
+        axes = canvas.subplots()
+        for at, one in enumerate(rows):
             if one.recall is None:
                 axes.text(0.006, at, f"no {words}", va="center", fontsize=size - 1, color=colours.soft)
                 continue
@@ -133,11 +133,11 @@ def classes(evaluation: "Evaluation") -> None:
             whiskers = [[max(0.0, share - low)], [max(0.0, high - share)]]
             axes.barh(at, share, color=colours.bar, height=0.66)
             axes.errorbar(share, at, xerr=whiskers, fmt="none", ecolor=colours.ink, elinewidth=1.2, capsize=2.5)
-        counts = [f"   {one.right} of {one.pictures}" if one.pictures else "" for one in found]
-        labels = [caption(one.name, 28) + count for one, count in zip(found, counts, strict=True)]
-        axes.set_yticks(range(len(found)), labels, fontsize=size)
+        counts = [f"   {one.right} of {one.pictures}" if one.pictures else "" for one in rows]
+        labels = [caption(one.name, 28) + count for one, count in zip(rows, counts, strict=True)]
+        axes.set_yticks(range(len(rows)), labels, fontsize=size)
         axes.tick_params(axis="y", length=0)
-        axes.set_ylim(len(found) - 0.4, -0.6)
+        axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(0, 1.005)
         axes.xaxis.set_major_formatter(lambda part, _: f"{part:.0%}")
         axes.grid(axis="x")
@@ -155,8 +155,8 @@ def confusion(evaluation: "Evaluation", to: IO[bytes] | None = None, dark: bool 
     longest = 0.075 * max(map(len, labels))
     side = cell * n + 0.7 + longest
     where = to or evaluation.folder / "confusion.png"
-    with figure(where, max(3.2, side), max(3.2, side) + 0.3 * bool(title), title, what, dark=dark) as drawn:
-        _matrix(drawn.subplots(), evaluation.confusion, labels, cell, theme(dark))
+    with figure(where, max(3.2, side), max(3.2, side) + 0.3 * bool(title), title, what, dark=dark) as canvas:
+        _matrix(canvas.subplots(), evaluation.confusion, labels, cell, theme(dark))
 
 
 def how_to_read_confusion(classes: int) -> str:
@@ -211,8 +211,8 @@ def reliability(evaluation: "Evaluation", to: IO[bytes] | None = None, dark: boo
     bins, colours = evaluation.metrics.reliability, theme(dark)
     title = "" if to else "How sure, how right"
     what = "" if to else "On the dotted line it is right as often as it says; pale dots are of fewer than 5 pictures."
-    with figure(to or evaluation.folder / "reliability.png", 5, 5.4, title, what, dark=dark) as drawn:
-        above, below = drawn.subplots(2, 1, sharex=True, height_ratios=[4, 1])
+    with figure(to or evaluation.folder / "reliability.png", 5, 5.4, title, what, dark=dark) as canvas:
+        above, below = canvas.subplots(2, 1, sharex=True, height_ratios=[4, 1])
         sure, right = [one.confidence for one in bins], [one.accuracy.value for one in bins]
         low = [max(0.0, one.accuracy.value - (one.accuracy.low or 0.0)) for one in bins]
         high = [max(0.0, (one.accuracy.high or 0.0) - one.accuracy.value) for one in bins]
@@ -253,8 +253,8 @@ def predictions(evaluation: "Evaluation") -> None:
     height, width = evaluation.weights.preprocess.image_size
     tall = 0.55 + 1.1 * min(2.0, height / width)
     path, what = evaluation.folder / "predictions.png", _what_is_shown(evaluation, len(wrong), len(right))
-    with figure(path, 1.15 * columns, 0.8 + tall * rows, "Predictions", what) as drawn:
-        grid = drawn.subplots(rows, columns, squeeze=False)
+    with figure(path, 1.15 * columns, 0.8 + tall * rows, "Predictions", what) as canvas:
+        grid = canvas.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
             axes.axis("off")
         _gallery(evaluation, grid.flat[: len(wrong)], wrong, RED)
@@ -264,19 +264,19 @@ def predictions(evaluation: "Evaluation") -> None:
 def _what_is_shown(evaluation: "Evaluation", wrong: int, right: int) -> str:
     all_wrong, pictures = int((~evaluation.right).sum()), how_many(evaluation)
     if not all_wrong:
-        told = f"None of {pictures} is wrong."
+        text = f"None of {pictures} is wrong."
     elif not right:
-        told = f"Of {pictures} none is right (true → said)."
+        text = f"Of {pictures} none is right (true → said)."
     else:
-        told = f"{all_wrong:,} of {pictures} {'is' if all_wrong == 1 else 'are'} wrong (true → said)."
+        text = f"{all_wrong:,} of {pictures} {'is' if all_wrong == 1 else 'are'} wrong (true → said)."
     if all_wrong > wrong:
-        told += f" Here are the {wrong} of which it was surest."
+        text += f" Here are the {wrong} of which it was surest."
     elif all_wrong > 1:
-        told += " The surest come first."
+        text += " The surest come first."
     if not right:
-        return told
+        return text
     below = "Below are right ones" if all_wrong else "Here are some"
-    return f"{told} {below}{', from the least sure to the surest' if right > 1 else ''}."
+    return f"{text} {below}{', from the least sure to the surest' if right > 1 else ''}."
 
 
 def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], colour: str) -> None:
@@ -284,10 +284,10 @@ def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], c
     for axes, i in zip(places, chosen, strict=False):
         axes.axis("on")
         show_image(axes, evaluation.images([i])[0])
-        said, was = names[predicted[i]], names[evaluation.labels[i]]
+        answer, was = names[predicted[i]], names[evaluation.labels[i]]
         sure = f"{evaluation.probabilities[i].max():.1%}"
-        apart = " → " if len(was) + len(said) <= 11 else "\n→ "
-        text = f"{caption(said, 14)} ✓" if said == was else f"{caption(was, 14)}{apart}{caption(said, 12)}"
+        apart = " → " if len(was) + len(answer) <= 11 else "\n→ "
+        text = f"{caption(answer, 14)} ✓" if answer == was else f"{caption(was, 14)}{apart}{caption(answer, 12)}"
         axes.set_title(f"{text}\n{sure}", fontsize=8, color=colour, loc="center")
 
 

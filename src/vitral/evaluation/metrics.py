@@ -1,5 +1,8 @@
 """Figures from labels and probabilities, each with the interval in which it would lie for other pictures like these.
 
+METRICS is the table of them, a row each: evaluation.json, the report, the command line and the model card walk over it,
+so a new metric is a function and a row.
+
 Shares (accuracy, recall, …) have Wilson's interval. What is no plain share (loss, balanced accuracy, macro-F1,
 calibration error) has that of a bootstrap: as many pictures are drawn 1,000 times, with repeats, and the interval is
 the middle 95 % of the figures that come out, moved by as much as these are off on average. Where pictures come in
@@ -12,6 +15,7 @@ much as that. (In simulations it then holds the true one 98 times in 100 or more
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +31,7 @@ BINS = 15  # of confidence, from 0 to 1
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -65,16 +70,154 @@ class Metrics:
     """All figures of a set of answers."""
 
     pictures: int
-    loss: Figure
-    accuracy: Figure
-    top_5: Figure | None  # None: there are not more than 5 classes
-    balanced_accuracy: Figure  # the mean recall of the classes that have pictures
-    macro_f1: Figure  # the mean F1 of the classes that have pictures or were answered
-    calibration_error: Figure  # how far confidence and accuracy are apart, on average over 15 bins of confidence (ECE)
-    calibration_error_by_chance: float  # what it would be on average, were the model perfectly calibrated
+    figures: dict[str, Figure]  # those of METRICS that exist for so many classes, by name and in that order
+    by_chance: dict[str, float]  # what some of them would be on average, were the model perfect in that
     classes: tuple[ClassFigures, ...]
     reliability: tuple[Bin, ...]  # the bins that are not empty
     confusion: Ints  # (classes, classes): rows are labels, columns are answers
+
+    @property
+    def accuracy(self) -> Figure:
+        """Share of right answers."""
+        return self.figures["accuracy"]
+
+    @property
+    def loss(self) -> Figure:
+        """Mean cross-entropy."""
+        return self.figures["loss"]
+
+
+class Outcomes:
+    """Labels (n,) beside probabilities (n, classes), and what all draws of a bootstrap share of them."""
+
+    def __init__(self, labels: Ints, probabilities: Floats) -> None:
+        self.labels, self.probabilities = labels, probabilities
+        self.pictures, self.classes = probabilities.shape
+        self.predicted, self.confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
+        self.correct: Bools = self.predicted == labels
+        self.bins = np.minimum((self.confidence * BINS).astype(np.int64), BINS - 1)
+
+    @cached_property
+    def losses(self) -> Floats:
+        """(n,) the cross-entropy of each picture."""
+        of_label: Floats = self.probabilities[np.arange(self.pictures), self.labels]
+        return -np.log(np.maximum(of_label, np.finfo(np.float64).tiny))
+
+    @cached_property
+    def in_top_5(self) -> Bools:
+        """(n,) whether the label is among the five most probable classes."""
+        top: Ints = np.argpartition(-self.probabilities, 5, axis=1)[:, :5]
+        return (top == self.labels[:, None]).any(axis=1)
+
+
+# What a metric is of a set in which each picture counts so many times, (n,): once, or as often as it was drawn.
+Value = Callable[[Outcomes, Floats], float]
+
+
+def accuracy(outcomes: Outcomes, times: Floats) -> float:
+    """Share of right answers."""
+    return float(times @ outcomes.correct) / float(times.sum())
+
+
+def top_5(outcomes: Outcomes, times: Floats) -> float:
+    """Share of labels among the five most probable classes."""
+    return float(times @ outcomes.in_top_5) / float(times.sum())
+
+
+def balanced_accuracy(outcomes: Outcomes, times: Floats) -> float:
+    """The mean recall of the classes that have pictures."""
+    labelled, _, correct = _counts(outcomes, times)
+    return float(_ratio(correct, labelled).sum() / (labelled > 0).sum())
+
+
+def macro_f1(outcomes: Outcomes, times: Floats) -> float:
+    """The mean F1 of the classes that have pictures or were answered."""
+    labelled, predicted, correct = _counts(outcomes, times)
+    return float(_ratio(2 * correct, labelled + predicted).sum() / (labelled + predicted > 0).sum())
+
+
+def loss(outcomes: Outcomes, times: Floats) -> float:
+    """Mean cross-entropy."""
+    return float(times @ outcomes.losses) / float(times.sum())
+
+
+def calibration_error(outcomes: Outcomes, times: Floats) -> float:
+    """How far confidence and accuracy are apart, on average over 15 bins of confidence (ECE)."""
+    return _apart(outcomes, times, outcomes.correct)
+
+
+def calibration_error_by_chance(outcomes: Outcomes) -> float:
+    """What it would be on average, were the model perfectly calibrated: right as often as it says."""
+    random, once = np.random.default_rng(0), np.ones(outcomes.pictures)
+    draws = (random.random(outcomes.pictures) < outcomes.confidence for _ in range(CHANCES))
+    return float(np.mean([_apart(outcomes, once, correct) for correct in draws]))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A row: how it is worked out, what it can be, and the words for it."""
+
+    name: str  # as evaluation.json has it
+    title: str
+    meaning: str  # in the report; {by_chance} is what it would be by chance
+    value: Value
+    long_title: str = ""  # where no meaning stands beside it, as on the model card; "": the title
+    most: float = 1.0  # what it can be at most; the least is 0
+    is_share: bool = True  # told in percent
+    of_pictures: bool = False  # a share of the pictures, which has Wilson's interval
+    more_classes_than: int = 0  # it says something
+    tempered: bool = False  # depends on the temperature, and is also told as it would be without
+    by_chance: Callable[[Outcomes], float] | None = (
+        None  # how far above 0 chance alone lifts it: the interval's low end
+    )
+
+    def text(self, value: float) -> str:
+        """The number, as people read it."""
+        return f"{value:.1%}" if self.is_share else f"{value:.3f}"
+
+
+METRICS = (  # in the order in which they are told
+    Metric("accuracy", "Accuracy", "How many of the pictures it gets right.", accuracy, of_pictures=True),
+    Metric(
+        "top_5",
+        "Top 5",
+        "How often the right class is among its five best guesses.",
+        top_5,
+        long_title="Top-5 accuracy",
+        of_pictures=True,
+        more_classes_than=5,
+    ),
+    Metric(
+        "balanced_accuracy",
+        "Balanced accuracy",
+        "The same, if every class had equally many pictures: small classes count as much as large ones.",
+        balanced_accuracy,
+    ),
+    Metric(
+        "macro_f1",
+        "Macro-F1",
+        "Finding all pictures of a class and raising no false alarms, in one number, on average over the classes.",
+        macro_f1,
+    ),
+    Metric(
+        "loss",
+        "Loss",
+        "How surprised it is by the right answers: 0 is never. It is useful to compare runs on the same pictures.",
+        loss,
+        most=np.inf,
+        is_share=False,
+        tempered=True,
+    ),
+    Metric(
+        "calibration_error",
+        "Calibration error",
+        "How far its probabilities are from how often it is right: at 0%, of answers given with 80%, 80% are right. "
+        "With so many pictures chance alone gives {by_chance:.1%}.",
+        calibration_error,
+        tempered=True,
+        by_chance=calibration_error_by_chance,
+    ),
+)
 
 
 def measure(
@@ -86,55 +229,21 @@ def measure(
         raise DataError("There are no pictures to measure on.")
     if not np.isfinite(probabilities).all():
         raise DataError("The model's answers are no numbers: its weights are damaged, or its training ran away.")
-    answered = probabilities.argmax(axis=1)
-    confidence, right = probabilities.max(axis=1), answered == labels
-    losses = -np.log(np.maximum(probabilities[np.arange(n), labels], np.finfo(np.float64).tiny))
-    in_bin = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-    top = (np.argpartition(-probabilities, 5, axis=1)[:, :5] == labels[:, None]).any(axis=1) if classes > 5 else right
-
-    def apart(times: Floats, right: Floats | NDArray[np.bool_]) -> float:
-        """The calibration error."""
-        return float(np.abs(np.bincount(in_bin, times * (confidence - right), BINS)).sum()) / float(times.sum())
-
-    def figures(times: Floats) -> tuple[float, ...]:
-        """All of them, with each picture counted so many times."""
-        n = float(times.sum())
-        there = np.bincount(labels, times, classes)
-        given, found = np.bincount(answered, times, classes), np.bincount(labels, times * right, classes)
-        recall, f1 = _ratio(found, there), _ratio(2 * found, there + given)
-        return (
-            float(times @ losses) / n,
-            float(times @ right) / n,
-            float(times @ top) / n,
-            float(recall.sum() / (there > 0).sum()),
-            float(f1.sum() / (there + given > 0).sum()),
-            apart(times, right),
-        )
-
-    chance = np.random.default_rng(0)
-    by_chance = float(np.mean([apart(np.ones(n), chance.random(n) < confidence) for _ in range(CHANCES)]))
-    drawn = _bootstrapped(figures, n, groups, most=(np.inf, *[1.0] * 5), lower=(*[0.0] * 5, by_chance))
-    loss, accuracy, top_5, balanced_accuracy, macro_f1, calibration_error = drawn
-    if groups is None:
-        accuracy, top_5 = share(int(right.sum()), n), share(int(top.sum()), n)
-    else:
-        accuracy, top_5 = (_wider(one, share(round(one.value * n), n)) for one in (accuracy, top_5))
-    confusion = np.bincount(labels * classes + answered, minlength=classes**2).reshape(classes, classes)
+    outcomes = Outcomes(labels, probabilities)
+    rows = [metric for metric in METRICS if classes > metric.more_classes_than]
+    by_chance = {metric.name: metric.by_chance(outcomes) for metric in rows if metric.by_chance}
+    figures = _bootstrap(outcomes, rows, by_chance, groups)
+    for metric in rows:
+        if metric.of_pictures:
+            wilson = share(round(figures[metric.name].value * n), n)
+            figures[metric.name] = wilson if groups is None else _wider(figures[metric.name], wilson)
+    confusion = np.bincount(labels * classes + outcomes.predicted, minlength=classes**2).reshape(classes, classes)
     return Metrics(
         pictures=n,
-        loss=loss,
-        accuracy=accuracy,
-        top_5=top_5 if classes > 5 else None,
-        balanced_accuracy=balanced_accuracy,
-        macro_f1=macro_f1,
-        calibration_error=calibration_error,
-        calibration_error_by_chance=by_chance,
+        figures=figures,
+        by_chance=by_chance,
         classes=tuple(_class(name, label, confusion) for label, name in enumerate(class_names)),
-        reliability=tuple(
-            Bin(int(some.sum()), float(confidence[some].mean()), share(int(right[some].sum()), int(some.sum())))
-            for some in (in_bin == number for number in range(BINS))
-            if some.any()
-        ),
+        reliability=tuple(_bin(outcomes, number) for number in np.unique(outcomes.bins)),
         confusion=confusion,
     )
 
@@ -151,8 +260,8 @@ def share(right: int, of: int) -> Figure:
     return Figure(right / of, float(interval.low), float(interval.high))
 
 
-def _wider(drawn: Figure, wilson: Figure) -> Figure:
-    bounds = [bound for bound in (drawn.low, drawn.high, wilson.low, wilson.high) if bound is not None]
+def _wider(bootstrap: Figure, wilson: Figure) -> Figure:
+    bounds = [bound for bound in (bootstrap.low, bootstrap.high, wilson.low, wilson.high) if bound is not None]
     return Figure(wilson.value, min(bounds), max(bounds))
 
 
@@ -170,28 +279,49 @@ def _class(name: str, label: int, confusion: Ints) -> ClassFigures:
     )
 
 
-def _bootstrapped(
-    figures: Callable[[Floats], tuple[float, ...]],
-    n: int,
-    groups: Sequence[str] | None,
-    most: tuple[float, ...],
-    lower: tuple[float, ...],
-) -> list[Figure]:
-    """`most`: what each figure can be at most; `lower`: by how much each interval reaches farther down."""
-    all_once = np.array(figures(np.ones(n)))
-    drawn_from = np.arange(n) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
-    units = int(drawn_from.max()) + 1
+def _bin(outcomes: Outcomes, number: int) -> Bin:
+    inside = outcomes.bins == number
+    pictures, correct = int(inside.sum()), int(outcomes.correct[inside].sum())
+    return Bin(pictures, float(outcomes.confidence[inside].mean()), share(correct, pictures))
+
+
+def _bootstrap(
+    outcomes: Outcomes, metrics: Sequence[Metric], by_chance: dict[str, float], groups: Sequence[str] | None
+) -> dict[str, Figure]:
+    """By name; without intervals where there are too few pictures or groups to draw from."""
+    n, names = outcomes.pictures, [metric.name for metric in metrics]
+
+    def values(times: Floats) -> list[float]:
+        return [metric.value(outcomes, times) for metric in metrics]
+
+    all_once = np.array(values(np.ones(n)))
+    unit_of = np.arange(n) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    units = int(unit_of.max()) + 1
     if n < FEW or (groups is not None and units < FEW_GROUPS):
-        return [Figure(float(value)) for value in all_once]
+        return {name: Figure(float(value)) for name, value in zip(names, all_once, strict=True)}
     random = np.random.default_rng(0)  # the same intervals each time
     draws = (np.bincount(random.integers(0, units, units), minlength=units) for _ in range(DRAWS))
-    values = np.array([figures(times[drawn_from].astype(np.float64)) for times in draws])
-    spread = values.std(axis=0) > 0  # where not one mistake was seen, draws say nothing of those to come
-    values -= values.mean(axis=0) - all_once
-    low, high = np.clip(np.quantile(values, [0.025, 0.975], axis=0) - [lower, np.zeros(len(lower))], 0.0, most)
+    table = np.array([values(times[unit_of].astype(np.float64)) for times in draws])  # (draws, metrics)
+    varies = table.std(axis=0) > 0  # where not one mistake was seen, draws say nothing of those to come
+    table -= table.mean(axis=0) - all_once
+    down = [by_chance.get(name, 0.0) for name in names]
+    most = [metric.most for metric in metrics]
+    low, high = np.clip(np.quantile(table, [0.025, 0.975], axis=0) - [down, np.zeros(len(down))], 0.0, most)
     low, high = np.minimum(low, all_once), np.maximum(high, all_once)
-    each = zip(all_once, low, high, spread, strict=True)
-    return [Figure(float(v), float(a), float(b)) if known else Figure(float(v)) for v, a, b, known in each]
+    each = zip(names, all_once, low, high, varies, strict=True)
+    return {name: Figure(float(v), float(a), float(b)) if known else Figure(float(v)) for name, v, a, b, known in each}
+
+
+def _apart(outcomes: Outcomes, times: Floats, correct: Bools) -> float:
+    sums = np.bincount(outcomes.bins, times * (outcomes.confidence - correct), BINS)
+    return float(np.abs(sums).sum()) / float(times.sum())
+
+
+def _counts(outcomes: Outcomes, times: Floats) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Of each class: its pictures, how often it was the answer, and how often rightly; (classes,) each."""
+    labels, classes = outcomes.labels, outcomes.classes
+    labelled, predicted = np.bincount(labels, times, classes), np.bincount(outcomes.predicted, times, classes)
+    return labelled, predicted, np.bincount(labels, times * outcomes.correct, classes)
 
 
 def _ratio(above: NDArray[Any], below: NDArray[Any]) -> NDArray[Any]:

@@ -1,7 +1,5 @@
 """Pictures whose label is doubtful: a model that has not learnt from them says something else, and is sure of it."""
 
-import csv
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +7,7 @@ import numpy as np
 
 from vitral.data.folds import OutOfFold
 from vitral.data.pack import Pack
-from vitral.files import write_whole
+from vitral.files import as_csv, write_whole
 
 SHOWN = 64  # on the sheet
 
@@ -31,47 +29,48 @@ class Suspect:
         """How much more probable the other class is."""
         return self.suggested_probability - self.label_probability
 
+    @property
+    def probabilities(self) -> tuple[str, str]:
+        """Of the label and of the other class, as suspects.csv has them."""
+        return f"{self.label_probability:.4f}", f"{self.suggested_probability:.4f}"
 
-def suspects(asked: OutOfFold) -> list[Suspect]:
+
+def suspects(outputs: OutOfFold) -> list[Suspect]:
     """The most doubtful first.
 
     A picture is suspect where another class is at least as probable as that class is for its own pictures, on average
     (confident learning: Northcutt et al. 2021): so a model that is unsure of a class does not accuse in its name.
     """
-    pack, numbers, probabilities = asked.pack, asked.numbers, asked.probabilities
-    labels, names = asked.labels, pack.index.class_names
+    pack, numbers, probabilities = outputs.pack, outputs.numbers, outputs.probabilities
+    labels, names = outputs.labels, pack.index.class_names
     own = np.array([probabilities[labels == label, label].mean() for label in range(len(names))])
     rows = np.arange(len(labels))
     above = np.where(probabilities >= own, probabilities, 0.0)  # (n, classes)
     above[rows, labels] = 0.0
-    said = above.argmax(axis=1)
-    accused = np.flatnonzero((above[rows, said] > 0) & (probabilities[rows, said] > probabilities[rows, labels]))
-    found = [
+    other = above.argmax(axis=1)
+    accused = np.flatnonzero((above[rows, other] > 0) & (probabilities[rows, other] > probabilities[rows, labels]))
+    doubtful = [
         Suspect(
             int(numbers[row]),
             pack.index.samples[numbers[row]],
             str(pack.index.splits[numbers[row]]),
             names[labels[row]],
-            names[said[row]],
+            names[other[row]],
             float(probabilities[row, labels[row]]),
-            float(probabilities[row, said[row]]),
+            float(probabilities[row, other[row]]),
         )
         for row in accused
     ]
-    return sorted(found, key=lambda suspect: -suspect.doubt)
+    return sorted(doubtful, key=lambda suspect: -suspect.doubt)
 
 
-def write_suspects(found: list[Suspect], pack: Pack, folder: Path) -> None:
+def write_suspects(doubtful: list[Suspect], pack: Pack, folder: Path) -> None:
     """suspects.csv with all of them, and suspects.png with the first."""
     from vitral.look.sheets import Section, Tile, as_picture, write_sheet
 
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["sample", "split", "label", "suggested", "label_probability", "suggested_probability"])
-    for one in found:
-        shares = (f"{one.label_probability:.4f}", f"{one.suggested_probability:.4f}")
-        writer.writerow([one.sample, one.split, one.label, one.suggested, *shares])
-    write_whole(folder / "suspects.csv", text.getvalue())
+    header = ("sample", "split", "label", "suggested", "label_probability", "suggested_probability")
+    rows = ((one.sample, one.split, one.label, one.suggested, *one.probabilities) for one in doubtful)
+    write_whole(folder / "suspects.csv", as_csv(header, rows))
     tiles = [
         [
             Tile(
@@ -80,9 +79,9 @@ def write_suspects(found: list[Suspect], pack: Pack, folder: Path) -> None:
                 one.sample,
             )
         ]
-        for one in found[:SHOWN]
+        for one in doubtful[:SHOWN]
     ]
-    shown = f"The first {SHOWN} of {len(found):,}." if len(found) > SHOWN else f"{len(found):,} pictures."
+    shown = f"The first {SHOWN} of {len(doubtful):,}." if len(doubtful) > SHOWN else f"{len(doubtful):,} pictures."
     text_below = (
         "Label → what a model says that has not learnt from the picture, and how sure it is. Look before you change."
     )

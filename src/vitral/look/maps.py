@@ -22,7 +22,7 @@ Queries = Literal["class", "answer", "patches", "all"] | int | Sequence[int]
 
 
 @dataclass(frozen=True)
-class Layout:
+class TokenLayout:
     """What each token is: first the extra ones, then the patches in reading order."""
 
     extra: tuple[str, ...]  # ("class", "register 1", …)
@@ -47,7 +47,7 @@ def attending(model: Model) -> ViT:
     return model
 
 
-def layout_of(model: ViT, images_or_size: Tensor | int | tuple[int, int]) -> Layout:
+def layout_of(model: ViT, images_or_size: Tensor | int | tuple[int, int]) -> TokenLayout:
     """What the tokens of such images are. A size is in pixels: of a square, or (height, width).
 
     >>> from vitral.model.config import ViTConfig
@@ -60,7 +60,9 @@ def layout_of(model: ViT, images_or_size: Tensor | int | tuple[int, int]) -> Lay
         images = torch.empty(0, model.config.channels, height, width)
     names = {"cls_token": ["class"], "dist_token": ["distillation"]}
     names["reg_token"] = [f"register {number + 1}" for number in range(model.config.tokens.registers)]
-    return Layout(tuple(name for token in model.config.extra_tokens for name in names[token]), model.grid_of(images))
+    return TokenLayout(
+        tuple(name for token in model.config.extra_tokens for name in names[token]), model.grid_of(images)
+    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Maps:
     blocks: tuple[int, ...]
     heads: tuple[int, ...]
     queries: tuple[int, ...]  # the numbers of the tokens that ask
-    layout: Layout
+    layout: TokenLayout
 
     def over_patches(self) -> Tensor:  # (B, blocks, heads, queries, down, across)
         """The shares of the patches as pictures. What went to class token and registers is left out, so that a picture
@@ -177,7 +179,7 @@ def _numbers(some: Some, count: int, what: str, whose: str = "the model") -> tup
     return tuple(int(number) % count for number in numbers)
 
 
-def read_from(model: ViT, layout: Layout) -> Tensor:  # → (T,)
+def read_from(model: ViT, layout: TokenLayout) -> Tensor:  # → (T,)
     """How much of what the heads see is each token: all of it the class token, in the paper. The sum is 1.
 
     >>> from vitral.model.config import ViTConfig

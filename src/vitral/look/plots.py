@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitral.look.figures import Theme, figure, show_image, show_map, theme
-from vitral.look.maps import Layout
+from vitral.look.maps import TokenLayout
 from vitral.look.readings import Colours, Depth, Resampled, kept_mass
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _coloured(axes: "Axes", own: Tensor, table: Tensor) -> None:  # each (down, 
     _bare(axes)
 
 
-def draw_patches(to: To, image: Images, layout: Layout, tokens: Tensor, *, dark: bool = False) -> None:  # (T, D)
+def draw_patches(to: To, image: Images, layout: TokenLayout, tokens: Tensor, *, dark: bool = False) -> None:  # (T, D)
     """A picture, its patches in reading order, and the row of tokens that they become: equation (1) as a figure."""
     (_, height, width), (down, across), colours = image.shape, layout.grid, theme(dark)
     count, patch = down * across, height // down
@@ -173,7 +173,7 @@ def draw_patches(to: To, image: Images, layout: Layout, tokens: Tensor, *, dark:
         _token_row(below, layout, tokens)
 
 
-def _patch_row(axes: "Axes", image: Images, layout: Layout, colours: Theme) -> None:
+def _patch_row(axes: "Axes", image: Images, layout: TokenLayout, colours: Theme) -> None:
     """The patches one by one, in lines; where they are many, the first and the last."""
     from matplotlib.patches import Rectangle
 
@@ -202,7 +202,7 @@ def _patch_row(axes: "Axes", image: Images, layout: Layout, colours: Theme) -> N
     _bare(axes)
 
 
-def _token_row(room: "SubFigure", layout: Layout, tokens: Tensor) -> None:  # (T, D)
+def _token_row(room: "SubFigure", layout: TokenLayout, tokens: Tensor) -> None:  # (T, D)
     """Tokens as columns of numbers; those that stand for no patch apart and wider, so that their names have room."""
     values, extra = tokens.T.numpy(), len(layout.extra)
     largest = float(np.quantile(np.abs(values), 0.98)) or 1.0

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize, pad
 
 from vitral.errors import RecipeError
-from vitral.look.maps import Layout, Some, attention_maps, each_block, layout_of, looking, read_from
+from vitral.look.maps import Some, TokenLayout, attention_maps, each_block, layout_of, looking, read_from
 from vitral.model.positions import sincos_1d
 from vitral.model.vit import Block, ViT
 
@@ -283,7 +283,7 @@ class Depth:
     length: Tensor  # (blocks + 1, T): √ of the sum of squares
     like_last: Tensor  # (blocks + 1, T): cosine with what the token is after the last block
     alike: Tensor  # (blocks + 1,): mean cosine between two patches
-    layout: Layout
+    layout: TokenLayout
 
 
 def tokens_through_depth(model: ViT, images: Tensor) -> Depth:

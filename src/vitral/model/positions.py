@@ -81,7 +81,7 @@ class Learned2D(Learned):
         return precisely(self.resample, axis.transpose(1, 2)[..., None], (length, 1))[..., 0].transpose(1, 2)
 
 
-class Fixed:
+class FixedTable:
     """Waves of many lengths: nothing to learn, a value for every grid. With `none` and `relative` nothing is added."""
 
     def __init__(self, config: ViTConfig) -> None:
@@ -203,12 +203,12 @@ def corners(plane: Tensor, grid: Grid) -> Tensor:
 
 RESAMPLE = {"antialiased": antialiased, "bicubic": bicubic, "dino": dino, "corners": corners}
 
-POSITIONS: dict[str, type[Learned] | type[Fixed]] = {
+POSITIONS: dict[str, type[Learned] | type[FixedTable]] = {
     "learned": Learned,
     "learned-2d": Learned2D,
-    "relative": Fixed,
-    "sincos-1d": Fixed,
-    "sincos-2d": Fixed,
-    "none": Fixed,
+    "relative": FixedTable,
+    "sincos-1d": FixedTable,
+    "sincos-2d": FixedTable,
+    "none": FixedTable,
 }
 BIASES: dict[str, type[NoBias] | type[RelativeBias]] = {kind: NoBias for kind in POSITIONS} | {"relative": RelativeBias}

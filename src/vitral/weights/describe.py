@@ -21,7 +21,7 @@ GELUS = {"gelu": "gelu", "quick_gelu": "gelu-quick", "gelu_pytorch_tanh": "gelu-
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelFacts:
     """What tensors cannot tell. None: nobody said."""
 
     heads: int | None = None
@@ -39,13 +39,13 @@ class Facts:
         return replace(self, **named, said={**other.said, **self.said})
 
 
-def told(who: str, **values: Any) -> Facts:
+def facts_from(who: str, **values: Any) -> ModelFacts:
     """Facts, and who told them."""
     known = {name: value for name, value in values.items() if value is not None}
-    return Facts(**known, said={name: who for name in known})
+    return ModelFacts(**known, said={name: who for name in known})
 
 
-def facts_of(stored: Stored) -> Facts:
+def facts_of(stored: Stored) -> ModelFacts:
     """From config.json and about.json."""
     config, about = stored.config, stored.about
     try:
@@ -54,7 +54,7 @@ def facts_of(stored: Stored) -> Facts:
         raise WeightsError(f"What stands beside {stored.where} cannot be read ({error}).") from None
 
 
-def _of_config(config: Mapping[str, Any]) -> Facts:
+def _of_config(config: Mapping[str, Any]) -> ModelFacts:
     if pretrained := config.get("pretrained_cfg"):  # timm
         pools = {"token": "class", "avg": "mean", "": None}
         if config.get("global_pool", "token") not in pools:
@@ -63,7 +63,7 @@ def _of_config(config: Mapping[str, Any]) -> Facts:
         act = arguments.get("act_layer", "quick_gelu" if "quickgelu" in name else None)
         if act is not None and act not in TIMM_GELUS:
             raise WeightsError(f"config.json asks for {act} as act_layer, and a ViT here has {', '.join(TIMM_GELUS)}.")
-        return told(
+        return facts_from(
             "config.json",
             image_size=_size(pretrained["input_size"][1:]) if "input_size" in pretrained else None,
             pool=pools[config.get("global_pool") or "token"],
@@ -78,7 +78,7 @@ def _of_config(config: Mapping[str, Any]) -> Facts:
     act = config.get("hidden_act")
     if act is not None and act not in GELUS:
         raise WeightsError(f"config.json asks for {act} as hidden_act, and a ViT here has {', '.join(GELUS)}.")
-    return told(
+    return facts_from(
         "config.json",
         heads=config.get("num_attention_heads"),
         norm_eps=config.get("layer_norm_eps"),
@@ -88,15 +88,15 @@ def _of_config(config: Mapping[str, Any]) -> Facts:
     )
 
 
-def _of_shapes(stored: Stored) -> Facts:
+def _of_shapes(stored: Stored) -> ModelFacts:
     """Google keeps the heads apart: (width, heads, width / heads)."""
     kernels = [tensor for name, tensor in stored.tensors.items() if name.endswith("query/kernel") and tensor.ndim == 3]
-    return told("their shapes", heads=kernels[0].shape[1]) if kernels else Facts()
+    return facts_from("their shapes", heads=kernels[0].shape[1]) if kernels else ModelFacts()
 
 
-def _of_about(about: Mapping[str, Any], whence: str) -> Facts:
+def _of_about(about: Mapping[str, Any], whence: str) -> ModelFacts:
     activation = str(about.get("activation", ""))
-    return told(
+    return facts_from(
         whence,
         heads=about.get("heads"),
         norm_eps=about.get("norm_eps"),
@@ -118,7 +118,7 @@ def _names(value: Any) -> tuple[str, ...] | None:
     return tuple(map(str, value)) if value else None
 
 
-def describe(tensors: Tensors, family: Family, facts: Facts) -> tuple[ViTConfig, Facts]:
+def describe(tensors: Tensors, family: Family, facts: ModelFacts) -> tuple[ViTConfig, ModelFacts]:
     """The config, and the facts with what is usual where nobody told."""
     _distilled_as_register(tensors)
     patch = _needed(tensors, "patch_embed.proj.weight")
@@ -141,7 +141,7 @@ def describe(tensors: Tensors, family: Family, facts: Facts) -> tuple[ViTConfig,
     pool = "mean" if kind == "none" or "fc_norm.weight" in tensors else None
     if seen is not None and seen.shape[1] == 2 * width:
         pool = "class-mean"
-    usual = told(
+    usual = facts_from(
         f"as is usual for {family.name}",
         heads=HEADS.get(width, max(1, width // 64)),
         norm_eps=family.norm_eps,

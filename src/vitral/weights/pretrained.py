@@ -21,7 +21,7 @@ from vitral.model.resnet import is_resnet
 from vitral.plugin import Code
 from vitral.weights import google, huggingface, timm, torchvision
 from vitral.weights.catalogue import KNOWN
-from vitral.weights.describe import Facts, describe, facts_of, told
+from vitral.weights.describe import ModelFacts, describe, facts_from, facts_of
 from vitral.weights.imagenet import imagenet_classes
 from vitral.weights.names import Family, Tensors, family_of, renamed
 from vitral.weights.own import Weights, read_weights
@@ -100,9 +100,9 @@ def load_pretrained(
         own = read_weights(stored.path, code)
         pretrained = Pretrained(own.model, own.preprocess, own.class_names, own.about, folder=stored.path.parent)
     else:
-        facts = told("given", heads=heads, norm_eps=norm_eps, resample=resample).then(facts_of(stored))
+        facts = facts_from("given", heads=heads, norm_eps=norm_eps, resample=resample).then(facts_of(stored))
         if facts.image_size is None and image_size is not None:
-            facts = facts.then(told("given", image_size=_pair(image_size)))
+            facts = facts.then(facts_from("given", image_size=_pair(image_size)))
         pretrained = _translated(stored, facts)
     return adapt(pretrained, classes=classes, image_size=image_size, channels=channels)
 
@@ -173,7 +173,7 @@ def from_hub(name: str) -> Path:
         raise WeightsError(f"hf:{name} could not be fetched, and is not in the cache ({reason})") from None
 
 
-def _translated(stored: Stored, facts: Facts) -> Pretrained:
+def _translated(stored: Stored, facts: ModelFacts) -> Pretrained:
     family = _family(stored)
     try:
         tensors, left_over = renamed(_numbers(stored), family)

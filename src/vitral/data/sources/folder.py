@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitral.data.decode import read_file
+from vitral.data.decode import ENDINGS, read_file
 from vitral.data.sources.layout import few, is_hidden, shown
 from vitral.errors import DataError
 
@@ -66,6 +66,17 @@ def files_below(folder: Path) -> tuple[list[str], list[str]]:
     if empty and found:
         notes.append(f"Nothing is in {few(sorted(empty))}.")
     return sorted(found), sorted(notes)
+
+
+def picture_files(path: Path) -> list[Path]:
+    """The picture itself, or all pictures below a folder, sorted, hidden ones left out."""
+    if not path.is_dir():
+        return [path]
+    below = (file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+    pictures = sorted(file for file in below if not any(part.startswith(".") for part in file.relative_to(path).parts))
+    if not pictures:
+        raise DataError(f"There is no picture in {path}. Vitral reads {', '.join(ENDINGS)}.")
+    return pictures
 
 
 def _folder_identity(entry: os.DirEntry[str]) -> tuple[int, int] | None:

@@ -41,7 +41,7 @@ OTHER_PICTURES = (
 
 
 @dataclass(frozen=True)
-class Layout:
+class FolderLayout:
     """What the names say, one entry a picture."""
 
     root: str  # "" or "photos/": folders above all that matters. A zip of a folder has one more than the folder.
@@ -73,7 +73,7 @@ def few(names: Sequence[str]) -> str:
 UNSORTED = "unsorted"  # the one class of pictures that nobody has sorted
 
 
-def arrange(files: list[str], source: str, unsorted: bool = False) -> Layout:
+def arrange(files: list[str], source: str, unsorted: bool = False) -> FolderLayout:
     """The pictures among the files of a source, `/` between the folders, with their classes and splits; where it is
     asked for, also those that have no classes."""
     if unsorted:
@@ -99,10 +99,10 @@ def arrange(files: list[str], source: str, unsorted: bool = False) -> Layout:
         lie, have = ("lies", "has") if len(loose) == 1 else ("lie", "have")
         said.append(f"{_pictures_of(len(loose))} {lie} outside the class folders and {have} no class: {few(loose)}.")
     below, classes, splits = (list(column) for column in zip(*kept, strict=True))
-    return Layout(root, below, classes, splits, notes + said, unread)
+    return FolderLayout(root, below, classes, splits, notes + said, unread)
 
 
-def _unsorted(files: list[str], source: str) -> Layout:
+def _unsorted(files: list[str], source: str) -> FolderLayout:
     """All pictures: with their classes where each has one, else without any."""
     paths, unread, notes = _pictures(files, source)
     try:
@@ -111,7 +111,7 @@ def _unsorted(files: list[str], source: str) -> Layout:
         layout = None
     if layout and len(layout.paths) == len(paths):
         return layout
-    return Layout("", paths, [UNSORTED] * len(paths), [""] * len(paths), notes, unread)
+    return FolderLayout("", paths, [UNSORTED] * len(paths), [""] * len(paths), notes, unread)
 
 
 def _pictures(files: list[str], source: str) -> tuple[list[str], list[str], list[str]]:

@@ -21,9 +21,8 @@ REPORT = "report.html"
 
 def write_report(evaluation: "Evaluation") -> Path:
     """Write the page beside evaluation.json, and say where it is."""
-    told = facts(evaluation)
     template = files(__package__).joinpath(REPORT).read_text(encoding="utf-8")
-    page = rendered(template, {**told, "shown": pictures(evaluation)}, share=_share, number=_number)
+    page = rendered(template, {**facts(evaluation), "shown": pictures(evaluation)}, share=_share, number=_number)
     path = evaluation.folder / REPORT
     with evaluation.run.writing():
         write_whole(path, page)

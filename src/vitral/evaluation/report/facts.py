@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitral.evaluation.figures import how_to_read_confusion, of_what, worse_in_training
-from vitral.evaluation.metrics import FEW
+from vitral.evaluation.metrics import FEW, METRICS
 from vitral.run import CHECKED, Record, Run
 
 if TYPE_CHECKING:
@@ -21,59 +21,37 @@ PAIRS = 10  # of classes that are confused, at most
 UNEVEN = 3  # times more pictures in the largest class than in the smallest
 ENOUGH = 10  # pictures of about the same confidence, to say how often they are right
 
-MEANINGS = {
-    "accuracy": ("Accuracy", "How many of the pictures it gets right."),
-    "top_5": ("Top 5", "How often the right class is among its five best guesses."),
-    "balanced_accuracy": (
-        "Balanced accuracy",
-        "The same, if every class had equally many pictures: small classes count as much as large ones.",
-    ),
-    "macro_f1": (
-        "Macro-F1",
-        "Finding all pictures of a class and raising no false alarms, in one number, on average over the classes.",
-    ),
-    "loss": (
-        "Loss",
-        "How surprised it is by the right answers: 0 is never. It is useful to compare runs on the same pictures.",
-    ),
-    "calibration_error": (
-        "Calibration error",
-        "How far its probabilities are from how often it is right: at 0%, of answers given with 80%, 80% are right. "
-        "With so many pictures chance alone gives {calibration_error_by_chance:.1%}.",
-    ),
-}
-
 
 def facts(evaluation: "Evaluation") -> dict[str, Any]:
     """All of them, under the names that the template uses."""
-    run, told = evaluation.run, evaluation.write()
+    run, stored = evaluation.run, evaluation.write()
     record, recipe = run.record, run.recipe
     return {
         "name": plain(run.folder.resolve().name),
         "source": _last(record.data.source),
-        "measured_on": None if evaluation.own else _last(told["source"]),
+        "measured_on": None if evaluation.own else _last(stored["source"]),
         "mirrored": evaluation.mirrored,
         "what": of_what(evaluation),
-        "pictures": told["pictures"],
-        "classes": len(told["class_names"]),
-        "accuracy": told["figures"]["accuracy"],
-        "most_frequent": _most_frequent(told),
+        "pictures": stored["pictures"],
+        "classes": len(stored["class_names"]),
+        "accuracy": stored["figures"]["accuracy"],
+        "most_frequent": _most_frequent(stored),
         "verdict": _verdict(evaluation),
         "warnings": [
             *map(plain, evaluation.notes),
             *_serious(run),
-            *_warnings(told, record, run, of_what(evaluation)),
+            *_warnings(stored, record, run, of_what(evaluation)),
         ],
         "check": _check(run),
-        "figures": _figures(told),
+        "figures": _figures(stored),
         "training": _training(run),
         "worse_in_training": worse_in_training(recipe),
-        "table": _table(told),
-        "groups": _groups(told),
-        "pairs": _pairs(told),
-        "confusion": how_to_read_confusion(len(told["class_names"])),
-        "wrong": sum(one["label"] != one["predicted"] for one in told["predictions"]),
-        "calibration": _calibration(told, record),
+        "table": _table(stored),
+        "groups": _groups(stored),
+        "pairs": _pairs(stored),
+        "confusion": how_to_read_confusion(len(stored["class_names"])),
+        "wrong": sum(one["label"] != one["predicted"] for one in stored["predictions"]),
+        "calibration": _calibration(stored, record),
         "recipe": recipe.to_toml(),
         "made": _made(record, evaluation),
         "look": f"vitral look {shlex.quote(_place(run.folder))} PICTURE",
@@ -93,14 +71,14 @@ def plain(text: str) -> str:
     )
 
 
-def _most_frequent(told: dict[str, Any]) -> dict[str, Any]:
+def _most_frequent(stored: dict[str, Any]) -> dict[str, Any]:
     """How far one comes by always giving the same answer."""
-    most = max(told["per_class"], key=lambda one: one["pictures"])
-    return {"name": plain(most["name"]), "share": most["pictures"] / told["pictures"]}
+    most = max(stored["per_class"], key=lambda one: one["pictures"])
+    return {"name": plain(most["name"]), "share": most["pictures"] / stored["pictures"]}
 
 
 def _verdict(evaluation: "Evaluation") -> dict[str, Any] | None:
-    if evaluation.beside is None:
+    if evaluation.baseline is None:
         return None
     kind, heading = {
         "few": ("doubtful", "Beside a simple method: too few pictures to say"),
@@ -108,36 +86,36 @@ def _verdict(evaluation: "Evaluation") -> dict[str, Any] | None:
         "worse": ("bad", "Worse than a simple method"),
         "equal": ("good", "As good as a simple method"),
         "unclear": ("doubtful", "Not shown to be better than a simple method"),
-    }[evaluation.beside.kind]
-    return {"kind": kind, "heading": heading, "text": evaluation.beside.verdict}
+    }[evaluation.baseline.kind]
+    return {"kind": kind, "heading": heading, "text": evaluation.baseline.verdict}
 
 
-def _warnings(told: dict[str, Any], record: Record, run: Run, what: str) -> Iterator[str]:
+def _warnings(stored: dict[str, Any], record: Record, run: Run, what: str) -> Iterator[str]:
     """What to know before believing the numbers."""
     if not any(line["event"] == "epoch" for line in run.metrics):
         yield "The model has not been through its training pictures even once: it has hardly learnt anything."
     if record.state != "finished":
         yield "The training was stopped before its end: these are the weights that it had got to."
-    if told["pictures"] < FEW:
-        pictures = f"{told['pictures']} {what} are" if told["pictures"] > 1 else f"1 {what[:-1]} is"
+    if stored["pictures"] < FEW:
+        pictures = f"{stored['pictures']} {what} are" if stored["pictures"] > 1 else f"1 {what[:-1]} is"
         yield f"{pictures} few: take these numbers as a first sign, no more. From some hundreds on they tell something."
-    untested = [plain(one["name"]) for one in told["per_class"] if not one["pictures"]]
-    if untested and told["split"] == "test":
+    untested = [plain(one["name"]) for one in stored["per_class"] if not one["pictures"]]
+    if untested and stored["split"] == "test":
         more = f" and {len(untested) - 8} more classes" if len(untested) > 8 else ""
         yield f"No test picture shows {', '.join(untested[:8])}{more}: nothing is known about that."
-    tested = [one for one in told["per_class"] if one["pictures"]]
+    tested = [one for one in stored["per_class"] if one["pictures"]]
     most, least = (choose(tested, key=lambda one: one["pictures"]) for choose in (max, min))
     if most["pictures"] > UNEVEN * least["pictures"]:
         yield (
             f"The classes are uneven: {most['pictures']:,} {what} show {plain(most['name'])} and "
             f"{least['pictures']:,} {plain(least['name'])}. Accuracy flatters then; look at balanced accuracy, "
-            f"{told['figures']['balanced_accuracy']['value']:.1%}, and at each class."
+            f"{stored['figures']['balanced_accuracy']['value']:.1%}, and at each class."
         )
     validation = record.data.pictures.get("validation", 0)
-    if "temperature" in told and validation < FEW:
+    if "temperature" in stored and validation < FEW:
         pictures = f"{validation} validation picture{'s' if validation > 1 else ''}"
         yield f"How sure it is, and what it calls unknown, was set on {pictures} only: take both with care."
-    if "temperature" not in told:
+    if "temperature" not in stored:
         yield f"{_no_temperature(record)} Take its probabilities with care."
 
 
@@ -155,14 +133,14 @@ def _no_temperature(record: Record) -> str:
 
 def _check(run: Run) -> dict[str, Any]:
     """What `vitral check` found, the serious first; None: the pictures are too many to look at unasked."""
-    found = (
+    findings = (
         [{"serious": one.serious, "what": plain(one.what), "advice": plain(one.advice)} for one in run.checked.findings]
         if run.checked
         else None
     )
     source, place = shlex.quote(run.record.data.source), shlex.quote(_place(run.folder))
     return {
-        "findings": found and sorted(found, key=lambda one: not one["serious"]),
+        "findings": findings and sorted(findings, key=lambda one: not one["serious"]),
         "how": f"vitral check {plain(source)} --json > {place}/{CHECKED}",
     }
 
@@ -174,18 +152,19 @@ def _serious(run: Run) -> Iterator[str]:
             yield plain(f"In the pictures: {one.what} {one.advice}")
 
 
-def _figures(told: dict[str, Any]) -> list[dict[str, Any]]:
+def _figures(stored: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
-            "id": name,
-            "name": MEANINGS[name][0],
-            "meaning": MEANINGS[name][1].format(**told),
-            "is_share": name != "loss",
+            "id": metric.name,
+            "name": metric.title,
+            "meaning": metric.meaning.format(by_chance=stored.get(f"{metric.name}_by_chance")),
+            "is_share": metric.is_share,
             "low": None,
             "high": None,
-            **figure,
+            **stored["figures"][metric.name],
         }
-        for name, figure in told["figures"].items()
+        for metric in METRICS
+        if metric.name in stored["figures"]
     ]
 
 
@@ -199,8 +178,8 @@ def _training(run: Run) -> dict[str, Any] | None:
     return {"epochs": len(epochs), "last": epochs[-1], "best": best}
 
 
-def _table(told: dict[str, Any]) -> dict[str, Any]:
-    rows = [{**one, "name": plain(one["name"])} for one in told["per_class"]]
+def _table(stored: dict[str, Any]) -> dict[str, Any]:
+    rows = [{**one, "name": plain(one["name"])} for one in stored["per_class"]]
     for row in rows:
         row.setdefault("recall", None)
         row.setdefault("precision", None)
@@ -209,33 +188,33 @@ def _table(told: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows[:ROWS], "left_out": max(0, len(rows) - ROWS), "worst_first": worst_first}
 
 
-def _groups(told: dict[str, Any]) -> dict[str, Any]:
+def _groups(stored: dict[str, Any]) -> dict[str, Any]:
     """Pictures that belong together by data.group_by, the least recognised group first."""
-    rows = [{"name": plain(name), **figure} for name, figure in told.get("groups", {}).items()]
+    rows = [{"name": plain(name), **figure} for name, figure in stored.get("groups", {}).items()]
     return {"rows": rows[:GROUPS], "all": len(rows)}
 
 
-def _pairs(told: dict[str, Any]) -> list[dict[str, Any]]:
+def _pairs(stored: dict[str, Any]) -> list[dict[str, Any]]:
     """Classes that were taken for others, the most often first."""
-    names = [plain(name) for name in told["class_names"]]
-    found = [
+    names = [plain(name) for name in stored["class_names"]]
+    pairs = [
         {"was": names[i], "said": names[j], "times": times, "of": sum(row), "share": times / sum(row)}
-        for i, row in enumerate(told["confusion"])
+        for i, row in enumerate(stored["confusion"])
         for j, times in enumerate(row)
         if times and i != j
     ]
-    return sorted(found, key=lambda pair: (-pair["times"], -pair["share"]))[:PAIRS]
+    return sorted(pairs, key=lambda pair: (-pair["times"], -pair["share"]))[:PAIRS]
 
 
-def _calibration(told: dict[str, Any], record: Record) -> dict[str, Any]:
-    enough = [one for one in told["reliability"] if one["pictures"] >= ENOUGH]
+def _calibration(stored: dict[str, Any], record: Record) -> dict[str, Any]:
+    enough = [one for one in stored["reliability"] if one["pictures"] >= ENOUGH]
     near = min(enough, key=lambda one: abs(one["confidence"] - 0.8)) if enough else None
     return {
-        "temperature": told.get("temperature"),
-        "error": told["figures"]["calibration_error"]["value"],
+        "temperature": stored.get("temperature"),
+        "error": stored["figures"]["calibration_error"]["value"],
         "pictures": record.data.pictures.get("validation", 0),
-        "unknown": told.get("called_unknown"),
-        "before": told["uncalibrated"]["calibration_error"]["value"] if "uncalibrated" in told else None,
+        "unknown": stored.get("called_unknown"),
+        "before": stored["uncalibrated"]["calibration_error"]["value"] if "uncalibrated" in stored else None,
         "why_not": _no_temperature(record),
         "example": near
         and {
@@ -252,7 +231,7 @@ def _made(record: Record, evaluation: "Evaluation") -> dict[str, str]:
     counts = record.data.pictures
     machine, choices, config = record.machine, record.choices, evaluation.weights.model.config
     height, width = evaluation.weights.preprocess.image_size
-    made = {
+    rows = {
         "Pictures": ", ".join(f"{counts.get(split, 0):,} to {word}" for split, word in USES.items()),
         "Data": f"{_last(record.data.source)}, sha256 {record.data.sha256[:12]}…",
         "Model": f"{config.words}; pictures of {height} × {width} pixels"
@@ -264,11 +243,11 @@ def _made(record: Record, evaluation: "Evaluation") -> dict[str, str]:
         "Software": f"Vitral {record.version}, PyTorch {machine.torch}, Python {machine.python}",
     }
     if record.weights:
-        made["Weights"] = f"{record.weights.parameters:,} parameters, sha256 {record.weights.sha256[:12]}…"
+        rows["Weights"] = f"{record.weights.parameters:,} parameters, sha256 {record.weights.sha256[:12]}…"
     if record.seconds is not None:
-        made["Time"] = _duration(record.seconds)
+        rows["Time"] = _duration(record.seconds)
     order = ("Pictures", "Data", "Model", "Weights", "Steps", "Time", "Started", "Machine", "Software")
-    return {name: made[name] for name in order if name in made}
+    return {name: rows[name] for name in order if name in rows}
 
 
 USES = {"train": "learn from", "validation": "validate", "test": "test"}

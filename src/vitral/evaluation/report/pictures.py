@@ -96,9 +96,9 @@ def _looked(evaluation: "Evaluation") -> dict[str, Any]:
         tile |= {"map": picture_uri(lit(picture, map.numpy())), "better": None, "verdict": ""}
         if model.config.positions.kind != "relative":  # else no patch can be left out
             said = int(evaluation.outputs.predicted[i])
-            found = grade(model, image, map, said, temperature=temperature)
-            tile |= {"better": found.better, "verdict": found.verdict}
-            grades.append(found)
+            result = grade(model, image, map, said, temperature=temperature)
+            tile |= {"better": result.better, "verdict": result.verdict}
+            grades.append(result)
     return {
         "wrong": tiles[: len(wrong)],
         "right": tiles[len(wrong) :],
