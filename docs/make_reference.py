@@ -236,7 +236,7 @@ def _public(name: str) -> str:
 
 def _inherited(thing: Any) -> dict[str, tuple[ast.FunctionDef, list[str]]]:
     """The methods of its bases here, each with the source that it stands in."""
-    methods = {}
+    methods: dict[str, tuple[ast.FunctionDef, list[str]]] = {}
     for base in reversed([one for one in thing.__mro__[1:] if one.__module__.startswith("vitral.")]):
         source = _source(base)
         (node,) = ast.parse("\n".join(source)).body
