@@ -44,7 +44,7 @@ def open_python(pictures: PythonSource, data: Data) -> Index:
     places = [(split, number) for split, pictures in sets.items() for number in range(len(pictures))]
     if not places:
         raise DataError(f"{name} has no pictures.")
-    storage, labels, digests = Storage(sets, places, name), [], []
+    storage, labels, digests = PythonStorage(sets, places, name), [], []
     for place in range(len(places)):
         picture, label = storage.item(place)
         labels.append(label)
@@ -58,7 +58,7 @@ def open_python(pictures: PythonSource, data: Data) -> Index:
     return index_of(described, storage, samples, class_names, numbers, splits)
 
 
-class Storage:
+class PythonStorage:
     """Read where they are, one at a time: somebody's own class need not know of threads."""
 
     def __init__(self, sets: Mapping[str, Pictures], places: Sequence[tuple[str, int]], name: str) -> None:
