@@ -90,9 +90,7 @@ def _candidates(pictures: Tensor, tell: Tell) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs (P, 2), whether they match as mirror images (P,), and how well their detail must agree (P,)."""
     even, odd = _coarse(pictures)
     neighbours, last = [], []
-    table = torch.empty(
-        min(ROWS, len(pictures)), len(pictures)
-    )  # one for all rows: a new one takes a third of the time
+    table = torch.empty(min(ROWS, len(pictures)), len(pictures))  # used again: new memory costs a third of the time
     tell(Progress(0, len(pictures), "comparing them"))
     for start in range(0, len(pictures), ROWS):
         rows = torch.arange(start, min(start + ROWS, len(pictures)))
