@@ -36,7 +36,7 @@ class Batch:
     samples: NDArray[np.int64]  # (B,) the numbers of the samples in their Index
     targets: Tensor  # what the loss is taken against: the labels, or (B, classes) shares where pictures are mixed
     draws: Draws | None = None  # what was random about the images; None: nothing
-    waited: float = 0.0  # seconds between being asked for and being there
+    waited: float = 0.0  # seconds that the training loop waited for it
     more_views: tuple[Tensor, ...] = ()  # other views of the same pictures, where an objective wants some
     keep: Tensor | None = None  # (B, K): the patches that the model is to look at; None: all
     full_size: Tensor | None = None  # (B, C, H, W): the images before they were scaled down; None: they were not
@@ -81,7 +81,7 @@ class Batches:
     views: int = 0  # ways in which a picture is augmented, in turn; 0: anew in every epoch
     own: OwnAugmentation | None = None  # what `augment.own` names
     view_sizes: tuple[tuple[int, int], ...] = ()  # of the views of a picture in a batch; (): one, as the model takes it
-    workers: int = 1  # threads that prepare batches ahead; 0: none, each is made when it is asked for
+    workers: int = 1  # threads that prepare batches ahead; 0: none, each is prepared when it is used
 
     @cached_property
     def samples(self) -> NDArray[np.int64]:

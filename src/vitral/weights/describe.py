@@ -16,7 +16,7 @@ from vitral.weights.names import Family, Tensors
 from vitral.weights.stored import RawWeights
 
 TIMM_GELUS = {"gelu": "gelu", "quick_gelu": "gelu-quick", "gelu_tanh": "gelu-tanh"}
-HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # of widths that are not 64 a head: so400m, H, g, G
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # of widths that are not 64 per head: so400m, H, g, G
 GELUS = {"gelu": "gelu", "quick_gelu": "gelu-quick", "gelu_pytorch_tanh": "gelu-tanh", "gelu_new": "gelu-tanh"}
 
 
@@ -190,7 +190,7 @@ def describe(tensors: Tensors, family: Family, facts: ModelFacts) -> tuple[ViTCo
 
 
 def _distilled_as_register(tensors: Tensors) -> None:
-    """A distillation token without a head of its own is read by nobody: a register, that has its place in itself."""
+    """A distillation token without a head of its own becomes a register, with its position added to it, in place."""
     if "dist_token" not in tensors or "head_dist.weight" in tensors or "head.weight" not in tensors:
         return
     table = _require(tensors, "pos_embed")

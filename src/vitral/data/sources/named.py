@@ -26,7 +26,7 @@ class RemoteFile:
     url: str
     path: str  # in the data directory
     size: int  # bytes
-    sha256: str = ""  # as published; empty where nobody did
+    sha256: str = ""  # as published; empty where there is none
     members: tuple[str, ...] = ()  # of a tar: what is taken out of it, into the data directory; the tar is not kept
 
     @property
