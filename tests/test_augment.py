@@ -484,6 +484,6 @@ def test_what_belongs_to_places_is_moved_with_them(asked: dict[str, Any], stored
     images = pictures(16, height=stored, width=stored)
     centres = images[:, :, edge : edge + 24, edge : edge + 24].float()
     changed = augmented(images, how, size=(24, 24), epoch=1)
-    maps = moved(centres, how, Draws(0, 1, samples, 0 * samples), stored=(stored, stored), size=(24, 24))
+    maps = moved(centres, how, Draws(0, 1, samples, 0 * samples), stored_size=(stored, stored), size=(24, 24))
     inside = slice(8, 16) if edge else slice(0, 24)
     torch.testing.assert_close(maps[:, :, inside, inside], changed[:, :, inside, inside], rtol=0, atol=0.05)

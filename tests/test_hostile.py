@@ -295,7 +295,7 @@ def test_the_check_names_every_unreadable_file(hostile: Path, made: Pack) -> Non
     assert {number for (number,) in finding.samples} == set(made.left_out) - readable_bands
     assert finding.serious
     for (number,) in finding.samples:
-        assert report.seen[number].error == made.left_out[number]
+        assert report.checks[number].error == made.left_out[number]
 
 
 def test_a_picture_of_200_megapixels_is_read(tmp_path: Path) -> None:

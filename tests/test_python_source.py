@@ -184,10 +184,10 @@ def test_a_folder_is_opened_once_its_weights_are_loaded_once_and_its_pictures_de
         monkeypatch.setattr(module, name, counted)
 
     counting(sources, "open_folder")
-    counting(pretrained, "stored_of")
+    counting(pretrained, "raw_weights_of")
     counting(decode, "_upright_8_bit")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VITRAL_DATA", str(tmp_path / "data"))
     main(["train", "pictures", "init.weights=weights", "train.epochs=1", "--out", "run"])
-    assert (counts["open_folder"], counts["stored_of"], counts["_upright_8_bit"]) == (1, 1, 40)
+    assert (counts["open_folder"], counts["raw_weights_of"], counts["_upright_8_bit"]) == (1, 1, 40)
     assert (tmp_path / "run" / "report.html").exists() and (tmp_path / "run" / "check.json").exists()

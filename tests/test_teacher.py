@@ -289,9 +289,9 @@ def test_the_cnn_recognises_cifar10_as_it_is_known_to(large_data: Callable[[str]
     """Golden, from the data's own README: 93.39 % of the 10,000 test pictures."""
     from vitral.data.sources.official import cifar10
     from vitral.model.resnet import resnet_of
-    from vitral.weights.pretrained import stored_of
+    from vitral.weights.pretrained import raw_weights_of
 
-    stored = stored_of(large_data("weights") / "cifar10_resnet56")
+    stored = raw_weights_of(large_data("weights") / "cifar10_resnet56")
     model = resnet_of(stored.tensors, tuple(stored.about["mean"]), tuple(stored.about["std"]))
     found = cifar10(large_data("cifar-10-batches-bin"))
     test = found.splits == "test"

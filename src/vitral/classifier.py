@@ -55,7 +55,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class FilePrediction:
-    """What is said of one file: a prediction, or why there is none."""
+    """A file with its prediction, or with why there is none."""
 
     path: Path
     prediction: Prediction | None
@@ -119,7 +119,7 @@ class Classifier:
                 yield one if isinstance(one, DataError) else next(rows)
 
     def files(self, paths: Sequence[Path]) -> Iterator[FilePrediction]:
-        """The same of files, each beside its path."""
+        """The predictions for files, each with its path."""
         for path, answer in zip(paths, self.each(paths), strict=True):
             error = str(answer) if isinstance(answer, DataError) else ""
             yield FilePrediction(path, None if isinstance(answer, DataError) else answer, error)
@@ -144,7 +144,7 @@ class Classifier:
 
 
 def write_csv(path: Path, predictions: Sequence[FilePrediction], unsure: float, top: int) -> None:
-    """A row a file: the answer, and the next most probable ones."""
+    """A table with a row per file: the answer, and the next most probable ones."""
     others = [f"{name}_{place}" for place in range(2, top + 1) for name in ("label", "probability")]
     header = ["path", "label", "probability", "unsure", "unknown", "error", *others]
     text = as_csv(header, [_row(one, unsure, top, len(header)) for one in predictions])

@@ -64,9 +64,9 @@ def run_python(path: str) -> dict[str, Any]:
 def _what_went_wrong(path: str, error: BaseException) -> str:
     """The error of a file that was run, and the line of that file which it comes from."""
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
-    line, told = lines[-1] if lines else None, f"{type(error).__name__}: {error}"
+    line, message = lines[-1] if lines else None, f"{type(error).__name__}: {error}"
     if isinstance(error, SyntaxError) and error.filename == path:
-        line, told = error.lineno, f"{type(error).__name__}: {error.msg}"
+        line, message = error.lineno, f"{type(error).__name__}: {error.msg}"
     if isinstance(error, RecipeError):
-        told = str(error)  # a sentence already
-    return f"{path}, line {line}: {told}" if line else f"{path} cannot be run: {told}"
+        message = str(error)  # a sentence already
+    return f"{path}, line {line}: {message}" if line else f"{path} cannot be run: {message}"

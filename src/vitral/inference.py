@@ -1,4 +1,4 @@
-"""One way to ask a model: weights, preprocessing and calibration give outputs for pictures, batch by batch.
+"""One way to run a model: weights, preprocessing and calibration give outputs for pictures, batch by batch.
 
 Classifier, look, evaluation and training stand on it.
 """
@@ -27,10 +27,10 @@ from vitral.weights.pretrained import Pretrained, load_pretrained
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model makes of n pictures."""
+    """The outputs of a model for n pictures."""
 
     logits: Tensor  # (n, classes)
-    features: Tensor  # (n, F): what the classifier saw
+    features: Tensor  # (n, F): the input of the classifier
 
     @cached_property
     def predicted(self) -> NDArray[np.int64]:
@@ -48,7 +48,7 @@ class Outputs:
 
 @torch.no_grad()
 def outputs_of(model: Model, images: Tensor, keep: Tensor | None = None) -> Outputs:  # (B, C, H, W)
-    """For images as the preprocessing gives them; `keep`, (B, K): the patches to look at. On the CPU, in float32."""
+    """The outputs for preprocessed images; `keep`, (B, K): the patches to look at. On the CPU, in float32."""
     tokens = model.head_tokens(images.to(next(model.parameters())), keep)
     logits = torch.stack(model.logits(tokens)).mean(dim=0)
     return Outputs(logits.float().cpu(), model.pool(tokens).float().cpu())
@@ -57,7 +57,7 @@ def outputs_of(model: Model, images: Tensor, keep: Tensor | None = None) -> Outp
 def outputs_of_pack(
     model: Model, pack: Pack, numbers: NDArray[np.int64], preprocess: Preprocess, mirrored: bool = False
 ) -> Outputs:
-    """For the pictures of these numbers; `mirrored`: also for their mirror images, and the mean of the probabilities.
+    """The outputs for the pictures of these numbers; `mirrored`: the mean of probabilities with their mirror images.
 
     The model is left in evaluation mode.
     """
@@ -73,13 +73,13 @@ def outputs_of_pack(
 
 
 def joined(parts: Iterable[Outputs]) -> Outputs:
-    """Those of several batches."""
+    """The outputs of several batches as one."""
     each = [(part.logits, part.features) for part in parts]
     return Outputs(*map(torch.cat, zip(*each, strict=True)))
 
 
 class Inference:
-    """A model that is ready to be asked: its weights, how it wants to see pictures, and its honest doubt."""
+    """A model that is ready for pictures, with its preprocessing and its calibration."""
 
     def __init__(self, weights: Weights, calibration: Calibration | None = None) -> None:
         self.model = weights.model.eval()
@@ -90,15 +90,15 @@ class Inference:
 
     @classmethod
     def load(cls, source: str | Path | Run, code: Code = ()) -> "Inference":
-        """From a run, or anybody's weights. `code`: files of Python that may be run, where the model is in one."""
+        """From a run, or weights of any library. `code`: files of Python that may be run, where the model is in one."""
         return cls(*load_calibrated(source, code))
 
     def outputs(self, images: Tensor, keep: Tensor | None = None) -> Outputs:
-        """For a batch as the preprocessing gives it, (B, C, H, W)."""
+        """The outputs for a batch as the preprocessing gives it, (B, C, H, W)."""
         return outputs_of(self.model, images, keep)
 
     def probabilities(self, outputs: Outputs) -> Tensor:  # → (n, classes)
-        """At the temperature that was measured; without one, as the model holds them."""
+        """Softmax at the calibrated temperature; without a calibration, at 1."""
         return self.calibration.probabilities(outputs.logits) if self.calibration else outputs.logits.softmax(dim=1)
 
     def distances(self, outputs: Outputs) -> Tensor | None:  # → (n,)
@@ -107,7 +107,7 @@ class Inference:
 
 
 def load_calibrated(source: str | Path | Run, code: Code = ()) -> tuple[Weights, Calibration | None]:
-    """The weights of a run or of anybody, and the calibration beside them, where there is one."""
+    """The weights of a run or of any library, and the calibration beside them, where there is one."""
     if isinstance(source, Run) or Run.is_run(source):
         run = source if isinstance(source, Run) else Run.load(source)
         weights = run.weights(code)

@@ -1,6 +1,6 @@
 """Python files of one's own, named as `mine.py:Mixer`: the only place where such a name becomes code that runs.
 
-Who types the name asks for the file to be run. What is stored (a run, a file of weights) only remembers the name and
+To type the name is to have the file run. What is stored (a run, a file of weights) only remembers the name and
 the sha256 of the file: it runs nothing until a person names the file again, with `--code mine.py` or `code="mine.py"`.
 """
 
@@ -17,7 +17,7 @@ Code = str | Path | Iterable[str | Path]  # files that a person allows to be run
 
 @dataclass(frozen=True)
 class Plugin:
-    """What a name stands for, once its file was run."""
+    """The value of a name in a file that was run."""
 
     value: Any
     names: dict[str, Any]  # all that the file defines
@@ -32,33 +32,33 @@ def is_plugin(name: str) -> bool:
 def load_plugins(names: Iterable[str]) -> dict[str, Plugin]:
     """Run the files that a person has typed, each once, and take out of them what the names say."""
     paths = {name: Path(name.rpartition(":")[0]) for name in names}
-    return _loaded(paths)
+    return _load(paths)
 
 
-def load_stored_plugins(stored: Mapping[str, str], code: Code, who: str) -> dict[str, Plugin]:
-    """The same for names that `who` has stored, each with the sha256 of its file: only those files are run that the
-    person has named in `code`, and that are what they were."""
+def load_stored_plugins(sha256s: Mapping[str, str], code: Code, who: str) -> dict[str, Plugin]:
+    """Run files for the names that `who` has stored, `sha256s` by name: only files that the person has named in `code`,
+    and that are what they were."""
     files = [Path(code)] if isinstance(code, str | Path) else [Path(file) for file in code]
     for file in files:
         if not file.is_file():
             raise RecipeError(f"There is no file {file}.")
     digests = {sha256_of(file): file for file in files}
-    for name, sha256 in stored.items():
+    for name, sha256 in sha256s.items():
         path = name.rpartition(":")[0]
         if not files:
             raise RecipeError(
                 f"{who} was made with {name}, and a file of Python is not run by itself. If you trust it: --code {path}"
             )
         if sha256 not in digests:
-            given = " and ".join(map(str, files))
+            names = " and ".join(map(str, files))
             raise RecipeError(
-                f"{given} is not the {path} that {who} was made with: it has changed since. Bring back the file whose "
+                f"{names} is not the {path} that {who} was made with: it has changed since. Bring back the file whose "
                 f"sha256 begins with {sha256[:12]}, or train again."
             )
-    return _loaded({name: digests[sha256] for name, sha256 in stored.items()})
+    return _load({name: digests[sha256] for name, sha256 in sha256s.items()})
 
 
-def _loaded(paths: Mapping[str, Path]) -> dict[str, Plugin]:
+def _load(paths: Mapping[str, Path]) -> dict[str, Plugin]:
     defined = {path: run_python(str(path)) for path in dict.fromkeys(paths.values())}
     plugins = {}
     for name, path in paths.items():

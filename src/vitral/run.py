@@ -32,7 +32,7 @@ BASELINE, CHECKED = "baseline.json", "check.json"
 
 
 class StoredTable(BaseModel):
-    """A table of a record: unknown names are passed over, since a later version may tell more."""
+    """A table of a record: unknown names are passed over, since a later version may write more."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -65,7 +65,7 @@ class Machine(StoredTable):
 
 
 class Choices(StoredTable):
-    """What was found out at the start."""
+    """What was chosen for this machine at the start."""
 
     device: str
     precision: str
@@ -99,9 +99,9 @@ class Record(StoredTable):
     machine: Machine
     choices: Choices
     data: DataIdentity
-    start: str | None = None  # a digest of the weights that it started from, where these were somebody's
+    start: str | None = None  # a digest of the weights that it started from, where these were pretrained
     teacher: str | None = None  # a digest of its teacher, where it had one
-    code: dict[str, str] | None = None  # what it names in somebody's own files, and the sha256 of each file
+    code: dict[str, str] | None = None  # the names in a user's own files, and the sha256 of each file
     planned: int = 0
     corrected_at: int = 0
     steps: int = 0
@@ -129,7 +129,7 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
-        """Find a run; its files are read when they are asked for."""
+        """Find a run; its files are read when they are used."""
         run = cls(Path(folder))
         if not run.folder.exists():
             in_runs = Path("runs") / folder
@@ -156,10 +156,10 @@ class Run:
 
     def check_free(self) -> None:
         """Whether a run may begin here: nothing is overwritten."""
-        begun = {RECIPE, SPLIT, LEFT_OUT, LOCK}
+        leftovers = {RECIPE, SPLIT, LEFT_OUT, LOCK}
         with self.writing():
             there = list(self.folder.iterdir()) if self.folder.exists() else []
-        if any(path.name not in begun and path.suffix != ".part" for path in there):
+        if any(path.name not in leftovers and path.suffix != ".part" for path in there):
             choose = "Go on there with --resume, or choose" if self.is_run(self.folder) else "Choose"
             raise RunError(
                 f"{self.folder} is not empty, and nothing is overwritten. {choose} another place with --out."
@@ -195,16 +195,16 @@ class Run:
 
     @property
     def recipe(self) -> Recipe:
-        """What was asked."""
+        """The recipe of the run."""
         return Recipe.from_file(self.folder / RECIPE)
 
     @property
     def record(self) -> Record:
         """What happened."""
-        return _told(Record, self.folder / RECORD)
+        return _read_table(Record, self.folder / RECORD)
 
     def plugins(self, code: Code) -> dict[str, Plugin]:
-        """What the recipe names in somebody's own files, if these are in `code`."""
+        """The user's own code that the recipe names, if its files are in `code`."""
         return load_stored_plugins(self.record.code or {}, code, str(self.folder))
 
     @property
@@ -229,13 +229,13 @@ class Run:
     def baseline(self) -> Baseline | None:
         """What baseline.json says, if simple methods were tried."""
         path = self.folder / BASELINE
-        return _told(Baseline, path) if path.is_file() else None
+        return _read_table(Baseline, path) if path.is_file() else None
 
     @property
     def checked(self) -> Checked | None:
         """What check.json says, if the pictures were looked at."""
         path = self.folder / CHECKED
-        return _told(Checked, path) if path.is_file() else None
+        return _read_table(Checked, path) if path.is_file() else None
 
     @property
     def split(self) -> list[tuple[str, str, str]]:
@@ -285,7 +285,7 @@ class Run:
         self.write_record(record.model_copy(update={"weights": identity}))
 
     def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> int:
-        """Returns how many bytes the file has then."""
+        """Append to metrics.jsonl, and return how many bytes it has then."""
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         with self.writing(), (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(text)
@@ -294,18 +294,18 @@ class Run:
             return file.tell()
 
     def cut_back(self, metrics: int) -> list[str]:
-        """To a checkpoint: metrics.jsonl had this many bytes then. What a killed writer left behind goes as well.
+        """Go back to a checkpoint, at which metrics.jsonl had this many bytes. What a killed writer left goes as well.
 
-        Returns what there is to say about it.
+        Returns warnings.
         """
         with self.writing():
             path = self.folder / METRICS
-            found = path.stat().st_size if path.exists() else 0
-            if found > metrics:
+            size = path.stat().st_size if path.exists() else 0
+            if size > metrics:
                 os.truncate(path, metrics)
-            for left in [*self.folder.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
-                left.unlink()
-        return [f"{METRICS} is shorter than the checkpoint says: lines of it are lost."] if found < metrics else []
+            for leftover in [*self.folder.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
+                leftover.unlink()
+        return [f"{METRICS} is shorter than the checkpoint says: lines of it are lost."] if size < metrics else []
 
     @property
     def checkpoints(self) -> Path:
@@ -313,14 +313,14 @@ class Run:
         return self.folder / CHECKPOINTS
 
     def write_evaluation(self, values: Mapping[str, Any], folder: Path | None = None) -> None:
-        """Into a folder of the run's, or the run itself."""
+        """Write evaluation.json into a folder of the run, or into the run folder itself."""
         self._write_json((folder or self.folder) / EVALUATION, values)
 
     def write_baseline(self, baseline: Baseline) -> None:
         self._write_json(self.folder / BASELINE, baseline.model_dump(mode="json"))
 
     def write_checked(self, values: Mapping[str, Any]) -> None:
-        """As `vitral check --json` prints it."""
+        """Write check.json, as `vitral check --json` prints it."""
         self._write_json(self.folder / CHECKED, values)
 
     def _write_json(self, path: Path, values: Mapping[str, Any]) -> None:
@@ -329,13 +329,13 @@ class Run:
             write_whole(path, json.dumps(values, ensure_ascii=False, indent=1) + "\n")
 
     def check_writable(self) -> None:
-        """Before a long work, and not after it."""
+        """Refuse a folder that cannot be written: before a long work, and not after it."""
         if not os.access(self.folder, os.W_OK):
             raise RunError(f"{self.folder} cannot be written, and what is found belongs into it. Copy it first.")
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """What goes wrong with the disk is told as a sentence."""
+        """An error of the disk becomes a RunError."""
         try:
             yield
         except OSError as error:
@@ -370,7 +370,8 @@ def name_of(weights: str | Path) -> str:
     return named or (path.stem if path.suffix in (".safetensors", ".npz") else last_name(str(path)))
 
 
-def _told(kind: type[AnyStoredTable], path: Path) -> AnyStoredTable:
+def _read_table(kind: type[AnyStoredTable], path: Path) -> AnyStoredTable:
+    """A table of the run folder, validated."""
     values = _read_json(path)
     check_format(values.get("format"), str(path), RunError)
     try:

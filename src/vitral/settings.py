@@ -64,13 +64,13 @@ class Part(Settings):
         return kind if self == type(self).read({"kind": kind}) else table
 
 
-def check_format(found: Any, name: str, error: type[VitralError] = RecipeError) -> None:
-    """Refuse what a later Vitral wrote."""
-    if not isinstance(found, int) or found < 1:
-        raise error(f"{name} has the format {found!r}, and this Vitral reads format {FORMAT}.")
-    if found > FORMAT:
+def check_format(version: Any, name: str, error: type[VitralError] = RecipeError) -> None:
+    """Refuse the format number of a file that a later Vitral wrote."""
+    if not isinstance(version, int) or version < 1:
+        raise error(f"{name} has the format {version!r}, and this Vitral reads format {FORMAT}.")
+    if version > FORMAT:
         raise error(
-            f"{name} has format {found}, and this Vitral reads up to {FORMAT}. "
+            f"{name} has format {version}, and this Vitral reads up to {FORMAT}. "
             "It was made by a later version: upgrade with `pip install --upgrade vitral`."
         )
 
@@ -106,10 +106,10 @@ def unknown(name: str, known: list[str], what: str = "setting") -> str:
 
 
 def explain(error: ValidationError, settings: type[BaseModel], prefix: str = "") -> str:
-    """What pydantic found, as sentences, one a setting."""
+    """The errors of pydantic as sentences, one per setting."""
     known = list(names(settings, prefix))
     sentences: list[str] = []
-    wants: dict[tuple[str, str], list[str]] = {}  # (name, what was given) → what it may be: a union gives several
+    wants: dict[tuple[str, str], list[str]] = {}  # (name, value) → what it may be: a union gives several
     for detail in error.errors(include_url=False):
         name = _name(detail, known, prefix)
         match detail["type"]:
@@ -122,10 +122,10 @@ def explain(error: ValidationError, settings: type[BaseModel], prefix: str = "")
             case "value_error":
                 sentences.append(str(detail["ctx"]["error"]))
             case _:
-                given = detail["input"]["kind"] if detail["type"] == "union_tag_invalid" else detail["input"]
-                wants.setdefault((name, json.dumps(given, default=str)), []).append(_wanted(detail))
-    for (name, given), wanted in wants.items():
-        sentences.append(f"{name} is {given}, and should be {' or '.join(dict.fromkeys(wanted))}.")
+                value = detail["input"]["kind"] if detail["type"] == "union_tag_invalid" else detail["input"]
+                wants.setdefault((name, json.dumps(value, default=str)), []).append(_expectation(detail))
+    for (name, value), expectations in wants.items():
+        sentences.append(f"{name} is {value}, and should be {' or '.join(dict.fromkeys(expectations))}.")
     return " ".join(sentences)
 
 
@@ -141,7 +141,7 @@ def _name(detail: ErrorDetails, known: list[str], prefix: str) -> str:
     return name.rstrip(".")
 
 
-def _wanted(detail: ErrorDetails) -> str:
+def _expectation(detail: ErrorDetails) -> str:
     context = detail.get("ctx", {})
     match detail["type"]:
         case "int_parsing" | "int_type" | "int_from_float" | "int_parsing_size":

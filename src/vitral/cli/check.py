@@ -123,7 +123,7 @@ def _tell(report: "Report", folder: Path) -> None:
         console.print(f"  {finding.advice}")
         for group in finding.samples[:3]:
             names = "  =  ".join(printable(index.samples[number]) for number in group[:4])
-            reason = report.seen[group[0]].error if finding.kind == "unreadable" else ""
+            reason = report.checks[group[0]].error if finding.kind == "unreadable" else ""
             console.print(f"    {printable(reason) or names}", style="dim", soft_wrap=True)
         if len(finding.samples) > 3:
             console.print(f"    and {len(finding.samples) - 3:,} more in {folder}/findings.csv", style="dim")

@@ -22,24 +22,24 @@ from vitral.data.randomness import permutation, uniform
 from vitral.data.threads import one_core_each
 from vitral.errors import RecipeError
 
-# Somebody's own: (images, random) → images, both (B, C, H, W) of 0 to 255. `random(count)` gives (B, count) numbers
-# from 0 to 1, which follow from seed, epoch and sample, as all that is random here does.
+# A user's own augmentation: (images, random) → images, both (B, C, H, W) of 0 to 255. `random(count)` gives (B, count)
+# numbers from 0 to 1, which follow from seed, epoch and sample, as all that is random here does.
 OwnAugmentation = Callable[[Tensor, Callable[[int], Tensor]], Tensor]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step sees."""
+    """The pictures of one step, with their labels."""
 
     images: Tensor  # (B, C, H, W), float: the model's input
     labels: Tensor  # (B,)
     samples: NDArray[np.int64]  # (B,) the numbers of the samples in their Index
     targets: Tensor  # what the loss is taken against: the labels, or (B, classes) shares where pictures are mixed
     draws: Draws | None = None  # what was random about the images; None: nothing
-    waited: float = 0.0  # seconds between being asked for and being there
+    waited: float = 0.0  # seconds that the training loop waited for it
     more_views: tuple[Tensor, ...] = ()  # other views of the same pictures, where an objective wants some
     keep: Tensor | None = None  # (B, K): the patches that the model is to look at; None: all
-    full_size: Tensor | None = None  # (B, C, H, W): the images before they were made smaller; None: they were not
+    full_size: Tensor | None = None  # (B, C, H, W): the images before they were scaled down; None: they were not
 
     @property
     def unscaled(self) -> Tensor:  # (B, C, H, W)
@@ -47,7 +47,7 @@ class Batch:
         return self.images if self.full_size is None else self.full_size
 
     def rows(self, rows: slice) -> "Batch":
-        """A part of it."""
+        """These rows of the batch."""
         return Batch(
             self.images[rows],
             self.labels[rows],
@@ -60,7 +60,7 @@ class Batch:
 
 
 def in_order(pack: Pack, numbers: NDArray[np.int64], preprocess: Preprocess, batch_size: int = 256) -> Iterator[Batch]:
-    """These pictures once, as they are: for evaluation."""
+    """Batches of these pictures, each once and in this order, not augmented: for evaluation."""
     for start in range(0, len(numbers), batch_size):
         samples = numbers[start : start + batch_size]
         images = torch.from_numpy(preprocess.centre(pack.images[samples]))
@@ -81,7 +81,7 @@ class Batches:
     views: int = 0  # ways in which a picture is augmented, in turn; 0: anew in every epoch
     own: OwnAugmentation | None = None  # what `augment.own` names
     view_sizes: tuple[tuple[int, int], ...] = ()  # of the views of a picture in a batch; (): one, as the model takes it
-    workers: int = 1  # threads that prepare batches ahead; 0: none, each is made when it is asked for
+    workers: int = 1  # threads that prepare batches ahead; 0: none, each is prepared when it is used
 
     @cached_property
     def samples(self) -> NDArray[np.int64]:
@@ -98,24 +98,24 @@ class Batches:
         places = self._places(first_step)
         if not self.workers:
             for step, place in places:
-                asked = time.perf_counter()
+                start = time.perf_counter()
                 batch = self._batch(*place)
-                yield step, replace(batch, waited=time.perf_counter() - asked)
+                yield step, replace(batch, waited=time.perf_counter() - start)
         pool = one_core_each(self.workers)
         ahead: deque[tuple[int, Future[Batch]]] = deque()
         try:
             while True:
-                asked = time.perf_counter()
+                start = time.perf_counter()
                 for step, place in islice(places, self.workers + 1 - len(ahead)):
                     ahead.append((step, pool.submit(self._batch, *place)))
-                step, made = ahead.popleft()
-                batch = made.result()
-                yield step, replace(batch, waited=time.perf_counter() - asked)
+                step, future = ahead.popleft()
+                batch = future.result()
+                yield step, replace(batch, waited=time.perf_counter() - start)
         finally:
             pool.shutdown(cancel_futures=True)
 
     def _places(self, first_step: int) -> Iterator[tuple[int, tuple[NDArray[np.int64], NDArray[np.int64], int]]]:
-        """(step, (samples, which copy of each, epoch))."""
+        """(step, (samples, which copy of each, epoch)) without end: the arguments of `_batch` for each step."""
         step = first_step
         while True:
             epoch, place = divmod(step - 1, self.steps_per_epoch)
@@ -127,24 +127,24 @@ class Batches:
 
     def _order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The samples of an epoch; copies of one stand side by side, and so in one batch."""
-        chosen, copies = self._balanced(epoch) if self.balanced else (self.samples, np.zeros_like(self.samples))
-        order = permutation(self.seed, "order", epoch=epoch, count=len(chosen))
+        samples, copies = self._balanced(epoch) if self.balanced else (self.samples, np.zeros_like(self.samples))
+        order = permutation(self.seed, "order", epoch=epoch, count=len(samples))
         repeats = self.augment.repeats
         copies = repeats * copies[order, None] + np.arange(repeats)  # (n, repeats)
-        return np.repeat(chosen[order], repeats), copies.ravel()
+        return np.repeat(samples[order], repeats), copies.ravel()
 
     def _balanced(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """As many samples as there are, every class equally often: a small class goes round and round."""
         labels = self.pack.index.labels[self.samples]
         classes = np.unique(labels)
         each = -(-len(self.samples) // len(classes))
-        chosen, copies = [], []
+        samples, copies = [], []
         for label in classes:
             members = self.samples[labels == label]
             members = members[permutation(self.seed, f"class {label}", epoch=epoch, count=len(members))]
-            chosen.append(np.resize(members, each))
+            samples.append(np.resize(members, each))
             copies.append(np.arange(each) // len(members))  # the second time round it is drawn anew
-        return np.concatenate(chosen), np.concatenate(copies)
+        return np.concatenate(samples), np.concatenate(copies)
 
     def _batch(self, samples: NDArray[np.int64], copies: NDArray[np.int64], epoch: int) -> Batch:
         sizes = self.view_sizes or (self.preprocess.image_size,)
@@ -180,7 +180,7 @@ class Batches:
             background=self.preprocess.background,
         )
         if self.own:
-            images = self._changed(images, lambda count: self._random(samples, copies, epoch, count))
+            images = self._apply_own(images, lambda count: self._random(samples, copies, epoch, count))
         return self.preprocess.normalise(images)
 
     def _random(
@@ -190,8 +190,8 @@ class Batches:
             uniform(self.seed, "own", epoch=epoch, samples=samples, copy=copies, draws=count)
         ).float()
 
-    def _changed(self, images: Tensor, random: Callable[[int], Tensor]) -> Tensor:
-        """By somebody's own function, which may fail or give something else."""
+    def _apply_own(self, images: Tensor, random: Callable[[int], Tensor]) -> Tensor:
+        """The images after the user's own function, which may fail or return something else."""
         assert self.own is not None
         try:
             changed = self.own(images, random)
@@ -199,21 +199,21 @@ class Batches:
             words = f"{type(error).__name__}: {error}"
             raise RecipeError(f"data.augment.own {self.augment.own} fails on a batch ({words}).") from error
         if not isinstance(changed, Tensor) or changed.shape != images.shape:
-            given = tuple(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
+            shape = tuple(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
             raise RecipeError(
-                f"data.augment.own {self.augment.own} gives {given}, and a batch of {tuple(images.shape)} was expected."
+                f"data.augment.own {self.augment.own} gives {shape}, and a batch of {tuple(images.shape)} was expected."
             )
         return changed
 
     def moved(self, maps: Tensor, batch: Batch) -> Tensor:
-        """What belongs to places in these pictures as they are, (B, F, h, w), where it is in the batch's images."""
+        """Maps of the pictures before augmentation, (B, F, h, w), moved to where the batch's images show each place."""
         assert batch.draws is not None
-        stored = (self.pack.images.shape[2], self.pack.images.shape[3])
-        return moved(maps, self.augment, batch.draws, stored=stored, size=self.preprocess.image_size)
+        stored_size = (self.pack.images.shape[2], self.pack.images.shape[3])
+        return moved(maps, self.augment, batch.draws, stored_size=stored_size, size=self.preprocess.image_size)
 
 
 def class_weights(pack: Pack) -> Tensor:
-    """(classes,) pictures a class on average, over pictures of this class: rare classes weigh more."""
+    """(classes,): the mean number of pictures per class over the number of this class. Rare classes weigh more."""
     counts = np.bincount(pack.index.labels[pack.of("train")], minlength=len(pack.index.class_names))
     weights = counts.sum() / np.maximum(counts, 1) / np.count_nonzero(counts)
     return torch.from_numpy(np.where(counts > 0, weights, 0.0)).to(torch.get_default_dtype())

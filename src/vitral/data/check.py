@@ -1,4 +1,4 @@
-"""What is wrong with these pictures: each is opened, looked at and compared with all others, before anyone trains."""
+"""What is wrong with these pictures: each is decoded, checked and compared with all others, before anyone trains."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitral.data.decode import Decoded, PictureFacts, decode_with_facts
-from vitral.data.findings import Finding, Seen, findings
+from vitral.data.findings import Finding, PictureCheck, findings
 from vitral.data.similar import SIDE, near_duplicates, thumbnail
 from vitral.data.sources import SPLITS, Index, digest_of
 from vitral.data.threads import one_core_each
@@ -22,17 +22,17 @@ from vitral.settings import FORMAT
 BLOCK = 512  # pictures that wait to be looked at: a million would fill the memory
 LOOKING = "looking at pictures"
 MOST_COMPARED = 200_000  # pictures; the comparison grows with the square
-UNASKED = 5_000  # pictures that are checked for a report though nobody asked: some seconds
+UNASKED = 5_000  # pictures at most that are checked for a report without `vitral check`: some seconds
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that was found."""
+    """The outcome of `check`: every picture, and the findings about all of them."""
 
     index: Index
-    seen: Sequence[Seen] = field(repr=False)
+    checks: Sequence[PictureCheck] = field(repr=False)
     findings: list[Finding]
-    compared: bool  # whether near copies were looked for
+    compared: bool  # whether near copies were searched
 
     @property
     def serious(self) -> bool:
@@ -50,14 +50,14 @@ class Report:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """(readable pictures, 2): width and height as one sees them."""
-        readable = [seen.facts for seen in self.seen if seen.facts]
+        readable = [picture.facts for picture in self.checks if picture.facts]
         return np.array([(f.height, f.width) if f.orientation >= 5 else (f.width, f.height) for f in readable]).reshape(
             -1, 2
         )
 
     def tally(self, word: str) -> dict[str, int]:
         """How many pictures have which format, mode, bits, …, the most frequent first."""
-        return dict(Counter(str(getattr(seen.facts, word)) for seen in self.seen if seen.facts).most_common())
+        return dict(Counter(str(getattr(one.facts, word)) for one in self.checks if one.facts).most_common())
 
     def write(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -89,7 +89,7 @@ class Report:
         }
 
     def as_csv(self) -> str:
-        """As findings.csv has it: a line a picture of each finding; pictures that are alike share a number."""
+        """As findings.csv has it: a line per picture of each finding; pictures that are alike share a number."""
         return as_csv(("finding", "serious", "group", "sample", "label", "split", "reason"), self._rows())
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
@@ -99,29 +99,31 @@ class Report:
                 for number in numbers:
                     label, split = index.class_names[index.labels[number]], index.splits[number]
                     kind = (finding.kind, "yes" if finding.serious else "no", group)
-                    yield (*kind, index.samples[number], label, split, self.seen[number].error)
+                    yield (*kind, index.samples[number], label, split, self.checks[number].error)
 
 
 class Inspection:
-    """What one look at each picture of a source tells; also where it is decoded for something else."""
+    """A check of each picture of a source; pictures that are decoded for something else can be added too."""
 
     def __init__(self, index: Index) -> None:
         self.index, self.compared = index, len(index.samples) <= MOST_COMPARED
-        self.seen: dict[int, Seen] = {}
+        self.checks: dict[int, PictureCheck] = {}
         self.thumbnails = np.zeros((len(index.samples) if self.compared else 0, 3, SIDE, SIDE), np.uint8)
 
     def add(self, number: int, digest: bytes, decoded: Decoded, facts: PictureFacts) -> None:
-        """A picture that was decoded."""
+        """Check a picture that was decoded already."""
         picture = _picture(decoded)
         small = thumbnail(picture)
         if self.compared:
             self.thumbnails[number] = small
         colours = (small // 8).reshape(3, -1).astype(np.int32)  # 32 levels: near enough is the same colour
         _, counts = np.unique(colours[0] * 1024 + colours[1] * 32 + colours[2], return_counts=True)
-        self.seen[number] = Seen(digest, facts, picture.has_transparency_data, float(counts.max() / counts.sum()))
+        self.checks[number] = PictureCheck(
+            digest, facts, picture.has_transparency_data, float(counts.max() / counts.sum())
+        )
 
     def look(self, number: int) -> None:
-        """Open a picture that was not seen yet."""
+        """Read, decode and check a picture."""
         digest = b""
         try:
             content = self.index.storage.read(number)
@@ -132,29 +134,29 @@ class Inspection:
                 *decode_with_facts(content, name=self.index.samples[number], at_least=(2 * SIDE, 2 * SIDE)),
             )
         except DataError as error:
-            self.seen[number] = Seen(digest, error=str(error))
+            self.checks[number] = PictureCheck(digest, error=str(error))
 
 
 def check(index: Index, tell: Tell = silent, inspection: Inspection | None = None) -> Report:
-    """Look at every picture of a source, and compare them. `tell` hears how far it is.
+    """Look at every picture of a source, and compare them. `tell` is called with the progress.
 
-    Of those that `inspection` has seen already, none is opened again.
+    Pictures that are in `inspection` already are not opened again.
     """
     total, inspection = len(index.samples), inspection or Inspection(index)
     tell(Progress(0, total, LOOKING))
     with one_core_each() as pool:
         for start in range(0, total, BLOCK):
             block = range(start, min(start + BLOCK, total))
-            list(pool.map(inspection.look, (number for number in block if number not in inspection.seen)))
+            list(pool.map(inspection.look, (number for number in block if number not in inspection.checks)))
             tell(Progress(block.stop, total, LOOKING))
-    seen = [inspection.seen[number] for number in range(total)]
-    readable = np.array([number for number, one in enumerate(seen) if not one.error], np.int64)
+    checks = [inspection.checks[number] for number in range(total)]
+    readable = np.array([number for number, one in enumerate(checks) if not one.error], np.int64)
     pairs: list[tuple[int, int]] = []
     if inspection.compared and len(readable):
         thumbnails = inspection.thumbnails if len(readable) == total else inspection.thumbnails[readable]
         near = near_duplicates(thumbnails, tell)
         pairs = [(int(readable[pair.first]), int(readable[pair.second])) for pair in near]
-    return Report(index, seen, list(findings(index, seen, pairs)), inspection.compared)
+    return Report(index, checks, list(findings(index, checks, pairs)), inspection.compared)
 
 
 def _picture(decoded: Decoded) -> Image.Image:

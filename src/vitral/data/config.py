@@ -1,4 +1,4 @@
-"""What can be asked of the data: words and settings, validated. Imports no torch."""
+"""The settings of the data, validated. Imports no torch."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Bytes, files, arrays or Pillow pictures become 8 bits a channel: safely, the right way up.
+"""Bytes, files, arrays or Pillow pictures become 8 bits per channel: safely, the right way up.
 
 What a picture looks like decides what comes out, not how it was stored: EXIF rotation is applied, 16 bits are scaled
 to 8 and never clipped, palettes are looked up, CMYK is converted, of an animation the first frame is taken. What comes
@@ -41,14 +41,14 @@ class PictureFacts:
     width: int  # as stored, before any rotation
     height: int
     mode: str  # Pillow's word, or "bands"
-    bits: int  # a channel
+    bits: int  # per channel
     channels: int  # transparency is not counted
     orientation: int = 1  # EXIF: 1 is upright
     frames: int = 1
 
 
 def decode(picture: Picture, *, name: str = "The picture", at_least: tuple[int, int] | None = None) -> Decoded:
-    """A path, the bytes of a file, a Pillow picture or an array (H, W) or (H, W, channels).
+    """A path, the bytes of a file, a Pillow picture or an array (H, W) or (H, W, channels) → 8 bits per channel.
 
     With `at_least` (height, width as one sees it) a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size: never below.
     """
@@ -58,7 +58,7 @@ def decode(picture: Picture, *, name: str = "The picture", at_least: tuple[int, 
 def decode_with_facts(
     picture: Picture, *, name: str = "The picture", at_least: tuple[int, int] | None = None
 ) -> tuple[Decoded, PictureFacts]:
-    """The same, and how it was stored."""
+    """What `decode` returns, and how the picture was stored."""
     if isinstance(picture, str | Path):
         name, picture = str(picture), read_file(Path(picture))
     if isinstance(picture, bytes) and not picture:
@@ -83,7 +83,7 @@ def describe(content: bytes | NDArray[np.uint8], name: str = "The picture") -> P
     """How a picture is stored; of a file in a usual format only the head is read."""
     if isinstance(content, bytes):
         try:
-            with _opened(content) as image:
+            with _open_image(content) as image:
                 if not _is_bands(image):
                     return _facts(image)
         except Exception:  # damaged, or a TIFF of bands, or an array: decoding tells
@@ -92,17 +92,17 @@ def describe(content: bytes | NDArray[np.uint8], name: str = "The picture") -> P
 
 
 def read_file(path: Path, name: str = "") -> bytes:
-    """All of a file that should be a picture; why not, if it cannot be."""
+    """The bytes of a file that should be a picture; a `DataError` says why, if it cannot be read."""
     name = name or str(path)
     # Four calls of the system and no more: after each, threads that decode beside this one compete for Python's lock.
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # the last: a pipe is not waited for
         try:
-            found = os.fstat(file)
-            if found.st_size > MOST_BYTES:
+            status = os.fstat(file)
+            if status.st_size > MOST_BYTES:
                 raise DataError(f"{name} has more than {MOST_BYTES // 2**20} MiB, which is too much for one picture.")
-            content = os.read(file, found.st_size) if stat.S_ISREG(found.st_mode) else b""
-            while 0 < len(content) < found.st_size and (more := os.read(file, found.st_size - len(content))):
+            content = os.read(file, status.st_size) if stat.S_ISREG(status.st_mode) else b""
+            while 0 < len(content) < status.st_size and (more := os.read(file, status.st_size - len(content))):
                 content += more  # over a network a file may come in pieces
         finally:
             os.close(file)
@@ -112,11 +112,11 @@ def read_file(path: Path, name: str = "") -> bytes:
         raise DataError(f"{name} may not be read by this user.") from None
     except (OSError, ValueError) as error:
         raise DataError(f"{name} cannot be read ({getattr(error, 'strerror', None) or error}).") from None
-    if stat.S_ISDIR(found.st_mode):
+    if stat.S_ISDIR(status.st_mode):
         raise DataError(f"{name} is a folder, and one picture was expected.")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise DataError(f"{name} is not a file.")
-    if len(content) < found.st_size:
+    if len(content) < status.st_size:
         raise DataError(f"{name} changed while it was read.")
     return content
 
@@ -125,7 +125,7 @@ def _from_bytes(content: bytes, name: str, at_least: tuple[int, int] | None) -> 
     if content.startswith(b"\x93NUMPY"):
         return _from_npy(content, name)
     try:
-        image = _opened(content)
+        image = _open_image(content)
     except UnidentifiedImageError:
         if content[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
             return _from_bands(content, name)
@@ -141,8 +141,8 @@ def _from_bytes(content: bytes, name: str, at_least: tuple[int, int] | None) -> 
         return _upright_8_bit(image, name), facts
 
 
-def _opened(content: bytes) -> Image.Image:
-    """As Image.open does it, with our list of formats; Pillow's limit of pixels is lower than ours, and a global."""
+def _open_image(content: bytes) -> Image.Image:
+    """Image.open with our list of formats; Pillow's limit of pixels is lower than ours, and a global."""
     Image.preinit()
     Image.init()
     prefix = content[:16]
@@ -184,8 +184,8 @@ def _facts(image: Image.Image) -> PictureFacts:
 
 
 def _orientation(image: Image.Image) -> int:
-    found = image.getexif().get(ExifTags.Base.Orientation, 1) if image.format else 1
-    return found if found in range(2, 9) else 1  # some cameras write 0
+    orientation = image.getexif().get(ExifTags.Base.Orientation, 1) if image.format else 1
+    return orientation if orientation in range(2, 9) else 1  # some cameras write 0
 
 
 def _rawmode(image: Image.Image) -> str:
@@ -212,7 +212,7 @@ def _upright_8_bit(image: Image.Image, name: str) -> Image.Image:
 
 
 def in_mode(image: Image.Image, mode: str) -> Image.Image:
-    """Converted, or as it is: Pillow would copy it."""
+    """The image in this mode: itself if it has it already, where Pillow would copy it."""
     return image if image.mode == mode else image.convert(mode)
 
 
@@ -259,7 +259,7 @@ def _from_npy(content: bytes, name: str) -> tuple[Decoded, PictureFacts]:
 
 
 def _bands(values: NDArray[Any], name: str, kind: str) -> tuple[NDArray[np.uint8], PictureFacts]:
-    """(H, W, bands), 8 or 16 bits."""
+    """(H, W, bands) of 8 or 16 bits → the same of 8 bits, and how it was stored."""
     _check_array(values.shape, values.dtype, name)
     height, width, channels = values.shape
     facts = PictureFacts(kind, width, height, "bands", 8 * values.dtype.itemsize, channels)

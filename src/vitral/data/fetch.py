@@ -40,7 +40,7 @@ Tell = Callable[[str], None]  # a sentence about what goes on
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that has come, with the digest of what came."""
+    """A file that was downloaded, with the digest of its bytes."""
 
     file: RemoteFile
     sha256: str
@@ -55,23 +55,23 @@ def _ignore(*_: object) -> None:
 
 
 def fetch(
-    wanted: NamedSet, directory: Path, *, progress: Progress = _ignore, tell: Tell = _ignore
+    dataset: NamedSet, directory: Path, *, progress: Progress = _ignore, tell: Tell = _ignore
 ) -> tuple[Fetched, ...]:
-    """Bring the set into the data directory and say what came; nothing if it is there already.
+    """Download a set into the data directory. Returns the files that were fetched: none if it is there already.
 
     Of two processes that ask for the same set, one fetches and the other waits.
     """
-    if locate(wanted, directory):
+    if locate(dataset, directory):
         return ()
-    if not wanted.files:
-        raise not_here(wanted, directory)
+    if not dataset.files:
+        raise not_here(dataset, directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with _alone(directory / f".{wanted.name}.lock", tell):
-            missing = missing_files(wanted, directory)  # looked up here, because we may have waited for another
-            return tuple(_fetch_file(wanted, file, directory, progress, tell) for file in missing)
+        with _alone(directory / f".{dataset.name}.lock", tell):
+            missing = missing_files(dataset, directory)  # looked up here, because we may have waited for another
+            return tuple(_fetch_file(dataset, file, directory, progress, tell) for file in missing)
     except OSError as error:
-        raise _disk_error(wanted, directory, error) from None
+        raise _disk_error(dataset, directory, error) from None
 
 
 @contextmanager
@@ -88,14 +88,14 @@ def _alone(path: Path, tell: Tell) -> Iterator[None]:
         lock.release()
 
 
-def _fetch_file(wanted: NamedSet, file: RemoteFile, directory: Path, progress: Progress, tell: Tell) -> Fetched:
+def _fetch_file(dataset: NamedSet, file: RemoteFile, directory: Path, progress: Progress, tell: Tell) -> Fetched:
     target = directory / file.path
     target.parent.mkdir(parents=True, exist_ok=True)
     if file.members and target.is_file():  # put there by hand, or we were stopped while its files were taken out
-        sha256 = _checked(file, target, "Delete it, so that it can be fetched.")
+        sha256 = _check_sha256(file, target, "Delete it, so that it can be fetched.")
     else:
         part = target.with_name(f"{target.name}.part")
-        sha256 = _whole(wanted, file, part, progress, tell)
+        sha256 = _whole(dataset, file, part, progress, tell)
         _settle(part, target)
         _version_path(part).unlink(missing_ok=True)
     if file.members:
@@ -104,18 +104,20 @@ def _fetch_file(wanted: NamedSet, file: RemoteFile, directory: Path, progress: P
     return Fetched(file, sha256)
 
 
-def _whole(wanted: NamedSet, file: RemoteFile, part: Path, progress: Progress, tell: Tell) -> str:
-    """All bytes in the part, and their digest; if it is not the published one, neither."""
-    _download(wanted, file, part, progress, tell)
+def _whole(dataset: NamedSet, file: RemoteFile, part: Path, progress: Progress, tell: Tell) -> str:
+    """Download all bytes into the part and return their digest; if it is not the published one, delete the part."""
+    _download(dataset, file, part, progress, tell)
     try:
-        return _checked(file, part, "It was thrown away. Try once more; if it stays so, the file there has changed.")
+        return _check_sha256(
+            file, part, "It was thrown away. Try once more; if it stays so, the file there has changed."
+        )
     except DataError:
         _discard(part)
         raise
 
 
-def _download(wanted: NamedSet, file: RemoteFile, part: Path, progress: Progress, tell: Tell) -> None:
-    """Until all bytes are here; patient as long as it gets further."""
+def _download(dataset: NamedSet, file: RemoteFile, part: Path, progress: Progress, tell: Tell) -> None:
+    """Download until all bytes are here; patient as long as it gets further."""
     furthest, tries = _size(part), 0
     while _size(part) != file.size:
         try:
@@ -124,7 +126,7 @@ def _download(wanted: NamedSet, file: RemoteFile, part: Path, progress: Progress
             if _size(part) > furthest:
                 furthest, tries = _size(part), 0
             if tries == len(WAITS):
-                raise _gave_up(wanted, file, part, broken) from None
+                raise _gave_up(dataset, file, part, broken) from None
             tell(f"{broken} {_size(part):,} of {file.size:,} bytes are here; next try in {WAITS[tries]:g} s.")
             sleep(WAITS[tries])
             tries += 1
@@ -133,7 +135,7 @@ def _download(wanted: NamedSet, file: RemoteFile, part: Path, progress: Progress
 def _continue(file: RemoteFile, part: Path, progress: Progress) -> None:
     """One connection: from where the part ends, or from the start if that cannot be joined."""
     start = _joinable(file, part)
-    with _opened(file, _range_headers(part, start)) as response:
+    with _open_url(file, _range_headers(part, start)) as response:
         if response.status == http.client.PARTIAL_CONTENT and not _goes_on(response, part, start):
             _discard(part)  # so that the next try asks for all of it
             raise _Broken(f"{_host(file)} has another version than the part that was here; it starts anew.")
@@ -148,10 +150,10 @@ def _continue(file: RemoteFile, part: Path, progress: Progress) -> None:
 
 
 def _store(file: RemoteFile, part: Path, here: int, response: http.client.HTTPResponse, progress: Progress) -> int:
-    """Append what comes to the part, and say how much is there then."""
+    """Append the response to the part, and return how many bytes the part has then."""
     with part.open("ab") as out:
         progress(file, here)
-        while here < file.size and (chunk := _read(response, min(CHUNK, file.size - here))):
+        while here < file.size and (chunk := _read_some(response, min(CHUNK, file.size - here))):
             out.write(chunk)
             here += len(chunk)
             progress(file, here)
@@ -161,7 +163,7 @@ def _store(file: RemoteFile, part: Path, here: int, response: http.client.HTTPRe
 def _joinable(file: RemoteFile, part: Path) -> int:
     """How many bytes can be kept. Not any, if nothing would tell a file that has changed meanwhile."""
     size = _size(part)
-    if size > file.size or not (file.sha256 or _remembered(part)):
+    if size > file.size or not (file.sha256 or _part_version(part)):
         return 0
     return size
 
@@ -169,13 +171,13 @@ def _joinable(file: RemoteFile, part: Path) -> int:
 def _range_headers(part: Path, start: int) -> dict[str, str]:
     if not start:
         return {}
-    version = _remembered(part)
+    version = _part_version(part)
     return {"Range": f"bytes={start}-"} | ({"If-Range": version} if version else {})
 
 
 def _goes_on(response: http.client.HTTPResponse, part: Path, start: int) -> bool:
     """Whether this part is the rest, and of the same version: some servers know Range but not If-Range."""
-    same = _remembered(part) in ("", _version(response.headers))
+    same = _part_version(part) in ("", _version(response.headers))
     return same and (response.headers.get("Content-Range") or "").startswith(f"bytes {start}-")
 
 
@@ -189,7 +191,7 @@ def _check_offer(file: RemoteFile, response: http.client.HTTPResponse) -> None:
         )
 
 
-def _opened(file: RemoteFile, headers: dict[str, str]) -> http.client.HTTPResponse:
+def _open_url(file: RemoteFile, headers: dict[str, str]) -> http.client.HTTPResponse:
     if urlsplit(file.url).scheme not in ("https", "http"):
         raise DataError(f"{file.url} cannot be fetched: an address starts with https:// or http://.")
     agent = {"User-Agent": f"vitral/{__version__}", "Accept-Encoding": "identity"}
@@ -198,7 +200,7 @@ def _opened(file: RemoteFile, headers: dict[str, str]) -> http.client.HTTPRespon
     except HTTPError as error:
         error.close()
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and headers:
-            return _opened(file, {})  # the file there is shorter than the part: all of it, then
+            return _open_url(file, {})  # the file there is shorter than the part: all of it, then
         if error.code in BUSY:
             raise _Broken(f"{_host(file)} is busy ({error.code} {error.reason}).") from None
         raise DataError(_refusal(file, error)) from None
@@ -229,8 +231,8 @@ def _opener() -> request.OpenerDirector:
     return opener
 
 
-def _read(response: http.client.HTTPResponse, most: int) -> bytes:
-    """An error in here is the network's; any other OSError is the disk's."""
+def _read_some(response: http.client.HTTPResponse, most: int) -> bytes:
+    """Up to `most` bytes of the response. An error in here is the network's; any other OSError is the disk's."""
     try:
         return response.read1(most)  # what is there, without waiting for more: none of it is lost if it breaks off
     except (OSError, http.client.HTTPException) as error:
@@ -238,7 +240,7 @@ def _read(response: http.client.HTTPResponse, most: int) -> bytes:
 
 
 def _reason(error: object) -> str:
-    """In words: `Connection refused`, not `[Errno 111] Connection refused`."""
+    """An error in words: `Connection refused`, not `[Errno 111] Connection refused`."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -252,7 +254,7 @@ def _version_path(part: Path) -> Path:
     return part.with_name(f"{part.name}.version")
 
 
-def _remembered(part: Path) -> str:
+def _part_version(part: Path) -> str:
     path = _version_path(part)
     return path.read_text() if path.exists() else ""
 
@@ -267,15 +269,15 @@ def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _checked(file: RemoteFile, path: Path, otherwise: str) -> str:
-    """The sha256, which is the published one if there is one."""
-    found = sha256_of(path)
-    if file.sha256 and found != file.sha256:
+def _check_sha256(file: RemoteFile, path: Path, otherwise: str) -> str:
+    """The sha256 of a file; if one is published and it is another, a `DataError` that ends with `otherwise`."""
+    sha256 = sha256_of(path)
+    if file.sha256 and sha256 != file.sha256:
         raise DataError(
-            f"{path}, from {file.url}, has the sha256 {found}, and {file.sha256} is published: "
+            f"{path}, from {file.url}, has the sha256 {sha256}, and {file.sha256} is published: "
             f"these are not the bytes that were meant. {otherwise}"
         )
-    return found
+    return sha256
 
 
 def _settle(part: Path, target: Path) -> None:
@@ -328,18 +330,18 @@ def _refusal(file: RemoteFile, error: HTTPError) -> str:
     return f"{_host(file)} refuses {file.url} ({error.code} {error.reason}). Try later."
 
 
-def _gave_up(wanted: NamedSet, file: RemoteFile, part: Path, broken: _Broken) -> DataError:
-    kept = f" {_size(part):,} of {file.size:,} bytes are kept." if _size(part) else ""
+def _gave_up(dataset: NamedSet, file: RemoteFile, part: Path, broken: _Broken) -> DataError:
+    progress = f" {_size(part):,} of {file.size:,} bytes are kept." if _size(part) else ""
     return DataError(
-        f"{wanted.name} could not be fetched. {broken}{kept} Run `vitral fetch {wanted.name}` again to go on."
+        f"{dataset.name} could not be fetched. {broken}{progress} Run `vitral fetch {dataset.name}` again to go on."
     )
 
 
-def _disk_error(wanted: NamedSet, directory: Path, error: OSError) -> DataError:
+def _disk_error(dataset: NamedSet, directory: Path, error: OSError) -> DataError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(
-            f"The disk is full: {wanted.name} did not fit into {directory}. Make room, and "
-            f"`vitral fetch {wanted.name}` goes on where it stopped; or choose another place with VITRAL_DATA."
+            f"The disk is full: {dataset.name} did not fit into {directory}. Make room, and "
+            f"`vitral fetch {dataset.name}` goes on where it stopped; or choose another place with VITRAL_DATA."
         )
     return DataError(
         f"{error.filename or directory} cannot be written ({error.strerror or error}). "

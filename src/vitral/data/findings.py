@@ -1,4 +1,4 @@
-"""What `vitral check` makes of what it saw: a finding each, and what to do about it."""
+"""From the checks of single pictures to findings about the set, each with what to do about it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,15 +13,15 @@ from vitral.data.sources import SPLITS, Index
 
 RARE = 0.02  # a property that fewer pictures share makes them odd
 IMBALANCE = 10  # times as many pictures in the largest class as in the smallest
-TINY = 8  # pixels a side
+TINY = 8  # pixels per side
 LONG = 3.0  # times as long as wide
 LEAKS = 0.01  # share of the test pictures that have a near copy elsewhere, above which it is serious
 
 _LOOK = "Look at them: simple drawings may be alike without being copies. "
 
 
-class Seen(NamedTuple):
-    """What one look at a picture tells."""
+class PictureCheck(NamedTuple):
+    """What was read and measured of one picture."""
 
     digest: bytes
     facts: PictureFacts | None = None
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know, and what to do about it."""
+    """Something to know about a set of pictures, and what to do about it."""
 
     kind: str
     serious: bool
@@ -41,51 +41,56 @@ class Finding:
     samples: list[tuple[int, ...]] = field(default_factory=list)  # groups: a picture, or those that are alike
 
 
-def findings(index: Index, seen: Sequence[Seen], pairs: Sequence[tuple[int, int]]) -> Iterable[Finding]:
-    yield from _unreadable(seen)
+def findings(index: Index, checks: Sequence[PictureCheck], pairs: Sequence[tuple[int, int]]) -> Iterable[Finding]:
+    """All findings about a source, from the checks of its pictures and the pairs of near copies among them."""
+    yield from _unreadable(checks)
     yield from _unread(index)
-    yield from _copies(index, seen)
-    yield from _near_copies(index, seen, pairs)
+    yield from _copies(index, checks)
+    yield from _near_copies(index, checks, pairs)
     yield from _classes(index)
-    yield from _odd(seen)
-    yield from _storage(index, seen)
+    yield from _odd(checks)
+    yield from _storage(index, checks)
 
 
-def _unreadable(seen: Sequence[Seen]) -> Iterable[Finding]:
-    found: list[tuple[int, ...]] = [(number,) for number, one in enumerate(seen) if one.error]
-    if found:
-        many = too_many(len(found), len(seen))
+def _unreadable(checks: Sequence[PictureCheck]) -> Iterable[Finding]:
+    unreadable: list[tuple[int, ...]] = [(number,) for number, one in enumerate(checks) if one.error]
+    if unreadable:
+        many = too_many(len(unreadable), len(checks))
         then = "training refuses so many" if many else "training leaves them out, and names them in left-out.csv"
         yield Finding(
-            "unreadable", True, f"{_pictures(len(found))} cannot be read.", f"Mend or remove them: {then}.", found
+            "unreadable",
+            True,
+            f"{_pictures(len(unreadable))} cannot be read.",
+            f"Mend or remove them: {then}.",
+            unreadable,
         )
 
 
 def _unread(index: Index) -> Iterable[Finding]:
     if index.unread:
         endings = Counter(path.rpartition(".")[2].lower() for path in index.unread)
-        told = ", ".join(f"{count:,} .{ending}" for ending, count in endings.most_common())
+        counts = ", ".join(f"{count:,} .{ending}" for ending, count in endings.most_common())
         yield Finding(
             "unread",
             True,
-            f"Pictures in formats that Vitral does not read: {told}, such as {index.unread[0]}.",
+            f"Pictures in formats that Vitral does not read: {counts}, such as {index.unread[0]}.",
             "Convert them to JPEG or PNG: until then they, and classes that have no others, are left out.",
         )
 
 
-def _copies(index: Index, seen: Sequence[Seen]) -> Iterable[Finding]:
-    """The same bytes more than once."""
+def _copies(index: Index, checks: Sequence[PictureCheck]) -> Iterable[Finding]:
+    """Pictures whose bytes are there more than once."""
     groups: dict[bytes, list[int]] = defaultdict(list)
-    for number, one in enumerate(seen):
+    for number, one in enumerate(checks):
         if not one.error:
             groups[one.digest].append(number)
     alike = [tuple(group) for group in groups.values() if len(group) > 1]
     yield from _alike(index, alike, "", "exactly the same", serious=True)
 
 
-def _near_copies(index: Index, seen: Sequence[Seen], pairs: Sequence[tuple[int, int]]) -> Iterable[Finding]:
-    """Resized, compressed anew, mirrored or cropped."""
-    alike = [(first, second) for first, second in pairs if seen[first].digest != seen[second].digest]
+def _near_copies(index: Index, checks: Sequence[PictureCheck], pairs: Sequence[tuple[int, int]]) -> Iterable[Finding]:
+    """Pictures that were resized, compressed anew, mirrored or cropped from each other."""
+    alike = [(first, second) for first, second in pairs if checks[first].digest != checks[second].digest]
     tested = max(1, len(index.of("test")))
     touched = {
         number for pair in alike for number in pair if _sides(index, pair) > 1 and index.splits[number] == "test"
@@ -98,15 +103,15 @@ def _alike(
 ) -> Iterable[Finding]:
     leaks = [group for group in alike if _sides(index, group) > 1]
     labels = [group for group in alike if len({int(index.labels[number]) for number in group}) > 1]
-    told_of = set(leaks) | set(labels)
-    rest = [group for group in alike if group not in told_of]
+    reported = set(leaks) | set(labels)
+    rest = [group for group in alike if group not in reported]
     if leaks:
         where = Counter(" and ".join(s for s in SPLITS if s in index.splits[list(group)]) for group in leaks)
-        told = ", ".join(f"{count:,} in {sides}" for sides, count in where.most_common())
+        counts = ", ".join(f"{count:,} in {sides}" for sides, count in where.most_common())
         yield Finding(
             f"{prefix}leak",
             serious,
-            f"{_groups(leaks)} {_are(len(leaks))} {word} on two sides of the split: {told}.",
+            f"{_groups(leaks)} {_are(len(leaks))} {word} on two sides of the split: {counts}.",
             f"{_LOOK if prefix else ''}What is tested must not have been learnt: keep each on one side. "
             "Where they show one scene or patient, data.group_by keeps them together.",
             leaks,
@@ -179,19 +184,19 @@ def _classes(index: Index) -> Iterable[Finding]:
         )
 
 
-def _odd(seen: Sequence[Seen]) -> Iterable[Finding]:
-    """Few among many: a placeholder, a drawing among photographs, an empty frame."""
-    most = RARE * len(seen)
+def _odd(checks: Sequence[PictureCheck]) -> Iterable[Finding]:
+    """Pictures that are few among many: a placeholder, a drawing among photographs, an empty frame."""
+    most = RARE * len(checks)
     odd: dict[int, str] = {}
     for word in ("format", "mode"):
         groups: dict[str, list[int]] = defaultdict(list)
-        for number, one in enumerate(seen):
+        for number, one in enumerate(checks):
             if one.facts:
                 groups[str(getattr(one.facts, word))].append(number)
         for name, members in groups.items():
-            if len(members) <= most and name not in ("L", "RGB"):  # grey and colour are told of below
+            if len(members) <= most and name not in ("L", "RGB"):  # grey among colour has its own finding
                 odd |= dict.fromkeys(members, name)
-    plain = [number for number, one in enumerate(seen) if one.plain > 0.6]
+    plain = [number for number, one in enumerate(checks) if one.plain > 0.6]
     if len(plain) <= most:
         odd |= dict.fromkeys(plain, "mostly one colour")
     if odd:
@@ -205,46 +210,46 @@ def _odd(seen: Sequence[Seen]) -> Iterable[Finding]:
         )
 
 
-def _storage(index: Index, seen: Sequence[Seen]) -> Iterable[Finding]:
+def _storage(index: Index, checks: Sequence[PictureCheck]) -> Iterable[Finding]:
     def those(condition: Any) -> list[tuple[int, ...]]:
-        return [(number,) for number, one in enumerate(seen) if one.facts and condition(one.facts)]
+        return [(number,) for number, one in enumerate(checks) if one.facts and condition(one.facts)]
 
-    def told(kind: str, found: list[tuple[int, ...]], what: str, advice: str) -> Iterable[Finding]:
-        if found:
-            yield Finding(kind, False, f"{what}: {_pictures(len(found))}.", advice, found)
+    def finding(kind: str, samples: list[tuple[int, ...]], what: str, advice: str) -> Iterable[Finding]:
+        if samples:
+            yield Finding(kind, False, f"{what}: {_pictures(len(samples))}.", advice, samples)
 
-    yield from told(
+    yield from finding(
         "rotated",
         those(lambda facts: facts.orientation != 1),
         "Stored turned or mirrored (EXIF)",
         "Vitral turns them upright. Programs that do not will see them otherwise.",
     )
-    clear: list[tuple[int, ...]] = [(number,) for number, one in enumerate(seen) if one.transparent]
-    yield from told(
+    clear: list[tuple[int, ...]] = [(number,) for number, one in enumerate(checks) if one.transparent]
+    yield from finding(
         "transparent",
         clear,
         "Transparent in places",
         "They are drawn on data.background, which is black unless you set it: black on nothing is then all black.",
     )
-    yield from told(
+    yield from finding(
         "deep",
         those(lambda facts: facts.bits == 16),
         "16 bits a channel",
         "The upper 8 are used: if all that matters lies in the lower ones, scale them before.",
     )
-    yield from told(
+    yield from finding(
         "animated",
         those(lambda facts: facts.frames > 1),
         "Several frames or pages",
         "The first is used.",
     )
-    yield from told(
+    yield from finding(
         "tiny",
-        those(lambda facts: min(facts.width, facts.height) < TINY) if not _all_tiny(seen) else [],
+        those(lambda facts: min(facts.width, facts.height) < TINY) if not _all_tiny(checks) else [],
         f"Less than {TINY} pixels wide or high",
         "They are enlarged, and show next to nothing.",
     )
-    yield from told(
+    yield from finding(
         "long",
         those(lambda facts: max(facts.width / facts.height, facts.height / facts.width) > LONG),
         f"More than {LONG:g} times as long as wide",
@@ -260,12 +265,12 @@ def _storage(index: Index, seen: Sequence[Seen]) -> Iterable[Finding]:
             strange,
         )
     grey = those(lambda facts: facts.channels == 1)
-    if index.channels == 3 and 0 < len(grey) < sum(one.facts is not None for one in seen):
-        yield from told("grey", grey, "Grey among coloured ones", "They are read as colour with no saturation.")
+    if index.channels == 3 and 0 < len(grey) < sum(one.facts is not None for one in checks):
+        yield from finding("grey", grey, "Grey among coloured ones", "They are read as colour with no saturation.")
 
 
-def _all_tiny(seen: Sequence[Seen]) -> bool:
-    return all(min(one.facts.width, one.facts.height) <= TINY for one in seen if one.facts)
+def _all_tiny(checks: Sequence[PictureCheck]) -> bool:
+    return all(min(one.facts.width, one.facts.height) <= TINY for one in checks if one.facts)
 
 
 def _sides(index: Index, group: tuple[int, ...]) -> int:

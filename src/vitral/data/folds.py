@@ -12,7 +12,7 @@ from vitral.errors import DataError
 
 @dataclass(frozen=True)
 class OutOfFold:
-    """What models say of pictures that they have not learnt from."""
+    """Probabilities of each picture, by a model that has not learnt from it."""
 
     pack: Pack
     numbers: NDArray[np.int64]  # (n,) of the pictures that can be read
@@ -20,12 +20,12 @@ class OutOfFold:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """(n,), as they are."""
+        """(n,): the labels of the source."""
         return self.pack.index.labels[self.numbers]
 
     @property
     def accuracy(self) -> float:
-        """How often they were right, by those labels."""
+        """The share of pictures whose most probable class is their label."""
         return float(np.mean(self.probabilities.argmax(axis=1) == self.labels))
 
 
@@ -48,9 +48,9 @@ def parts(pack: Pack, folds: int) -> NDArray[np.int64]:
     units = int(counts.max()) if groups is None else len(np.unique(groups))
     if units < 2:
         raise DataError(f"All pictures of {index.source} are in one group: none can be left out.")
-    found = np.full(len(index.samples), -1)
+    part_of = np.full(len(index.samples), -1)
     with warnings.catch_warnings(action="ignore"):  # that a class has fewer pictures than there are parts
         split = kind(min(folds, units), shuffle=True, random_state=0).split(readable, labels, groups)
         for part, (_, held_out) in enumerate(split):
-            found[readable[held_out]] = part
-    return found
+            part_of[readable[held_out]] = part
+    return part_of

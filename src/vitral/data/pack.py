@@ -1,9 +1,9 @@
 """Decode once, memory-map for ever: the pictures of a source after the first stage of the preprocessing.
 
-A pack is a folder in `packs/` of the data directory, named by what was asked (the stage) and by who is in it (names,
+A pack is a folder in `packs/` of the data directory, named by its preprocessing (the stage) and by its pictures (names,
 sizes, times). It holds `pixels.bin`, rows of uint8, and `pack.json`, which has a checksum for each chunk of rows.
-While it is made, `progress.jsonl` has the chunks that are done: who is interrupted goes on from there, and who finds a
-chunk that is not what its checksum says makes that chunk anew. Packs may be deleted at any time.
+While it grows, `progress.jsonl` has the chunks that are done: after an interruption packing goes on from there, and
+a chunk that is not what its checksum says is made anew. Packs may be deleted at any time.
 """
 
 import base64
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MOST_LEFT_OUT = 0.1  # a larger share of unreadable pictures is no accident
 MOST_IN_MEMORY = 2**30  # bytes; pictures that are pixels already need no file below this
-CHUNK = 4 * 2**20  # bytes of pixels that are made, checked and told of together, …
+CHUNK = 4 * 2**20  # bytes of pixels that are decoded, checked and reported together, …
 MOST_IN_CHUNK = 64  # … or as many pictures: so that no thread is left with the last of them
 
 DOING = "packing pictures, once"
@@ -53,7 +53,7 @@ class Pack:
     sha256: str  # the identity of the set: names, labels, splits and the bytes of every picture
     sums: NDArray[np.int64] = field(repr=False)  # (samples, C, 2): of the pixels and of their squares
     notes: tuple[str, ...] = ()
-    inspection: "Inspection | None" = field(default=None, repr=False)  # what was seen of the pictures that were decoded
+    inspection: "Inspection | None" = field(default=None, repr=False)  # checks of the pictures that were decoded
 
     def of(self, split: str) -> NDArray[np.int64]:
         """The numbers of the samples in a split that can be read, in order."""
@@ -73,8 +73,8 @@ class Pack:
         names, source = self.index.class_names, self.index.source
         if len(names) < 2:
             raise DataError(f"{source} has one class, {names[0]}: there is nothing to tell apart.")
-        seen = set(self.index.labels[learnt])
-        if unseen := [name for label, name in enumerate(names) if label not in seen]:
+        labels = set(self.index.labels[learnt])
+        if unseen := [name for label, name in enumerate(names) if label not in labels]:
             raise DataError(
                 f"{source} has no training picture of {', '.join(unseen[:5])}: "
                 "a class that is only tested cannot be learnt. Move some of its pictures to train, or take it out."
@@ -95,46 +95,46 @@ class Pack:
 
 
 class Chunk(NamedTuple):
-    """Some rows that are done."""
+    """Some rows that are done, without their pixels."""
 
     number: int
     crc: int  # of their pixels
-    digests: bytes  # 32 a picture: sha256 of its stored bytes
-    sums: bytes  # two whole numbers of 64 bits a picture and channel: sum of the pixels, and of their squares
+    digests: bytes  # 32 per picture: sha256 of its stored bytes
+    sums: bytes  # two whole numbers of 64 bits per picture and channel: sum of the pixels, and of their squares
     left_out: dict[int, str]
-    deeper: int  # how many had 16 bits a channel
+    deeper: int  # how many had 16 bits per channel
 
 
 def pack(index: Index, preprocess: Preprocess, directory: Path) -> Pack:
-    """Pack, or find what was packed before. `packing` does the same and tells how far it is."""
+    """The pack of a source, from `directory` if it is there already. `packing` does the same and yields progress."""
     return drain(packing(index, preprocess, directory))
 
 
 def packing(
     index: Index, preprocess: Preprocess, directory: Path, inspection: "Inspection | None" = None
 ) -> Generator[Progress, None, Pack]:
-    """Yields how far it is, returns the pack. `directory` is the data directory; `inspection` sees what is decoded."""
+    """Yields progress, returns the pack. `directory` is the data directory; decoded pictures go to `inspection` too."""
     shape = (len(index.samples), preprocess.channels, *preprocess.stored_size)
     if isinstance(index.storage, Pixels) and np.prod(shape) <= MOST_IN_MEMORY:
         images = np.empty(shape, np.uint8)
-        chunks = yield from _made(index, preprocess, images, {}, inspection)
+        chunks = yield from _make_chunks(index, preprocess, images, {}, inspection)
     else:
         images, chunks = yield from _on_disk(index, preprocess, directory, shape, inspection)
     return replace(_finished(index, images, chunks), inspection=inspection)
 
 
 def too_many(left_out: int, total: int) -> bool:
-    """More than a tenth of the pictures (of a small set, more than ten or half of them) is no accident."""
+    """Whether more than a tenth of the pictures is left out (of a small set, more than ten or half of them)."""
     return left_out > max(MOST_LEFT_OUT * total, min(10, total // 2))
 
 
-def mean_and_std(made: Pack, numbers: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of pixel / 255, one number a channel; a channel that never changes gets a standard deviation of 1.
+def mean_and_std(pictures: Pack, numbers: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The mean and std of pixel / 255, per channel; a channel that never changes gets a std of 1.
 
     From sums of whole numbers, kept with the pack: exact, whatever the split, and without reading a pixel.
     """
-    pixels = len(numbers) * int(np.prod(made.images.shape[2:]))
-    levels, squares = made.sums[numbers].sum(axis=0).T  # (C,) each
+    pixels = len(numbers) * int(np.prod(pictures.images.shape[2:]))
+    levels, squares = pictures.sums[numbers].sum(axis=0).T  # (C,) each
     mean, std = [], []
     for level, square in zip(map(int, levels), map(int, squares), strict=True):
         mean.append(level / pixels / 255)
@@ -150,7 +150,7 @@ def _on_disk(
 ) -> Generator[Progress, None, tuple[NDArray[np.uint8], dict[int, Chunk]]]:
     folder = directory / "packs" / f"{preprocess.stage}-{_key(index)}"
     try:
-        if (ready := _opened(index, preprocess, folder, shape)) is not None:
+        if (ready := _open_pack(index, preprocess, folder, shape)) is not None:
             return ready  # also where nothing may be written
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.with_suffix(".lock"))
@@ -161,7 +161,7 @@ def _on_disk(
             except Timeout:
                 yield Progress(0, shape[0], DOING, waiting=True)
         try:
-            return (yield from _packed(index, preprocess, folder, shape, inspection))
+            return (yield from _pack_missing(index, preprocess, folder, shape, inspection))
         finally:
             lock.release()
     except OSError as error:
@@ -171,10 +171,10 @@ def _on_disk(
         ) from None
 
 
-def _opened(
+def _open_pack(
     index: Index, preprocess: Preprocess, folder: Path, shape: tuple[int, ...]
 ) -> tuple[NDArray[np.uint8], dict[int, Chunk]] | None:
-    """A pack that is whole, or None."""
+    """The images and chunks of a pack that is whole, or None."""
     if not (folder / DONE).exists() or not _has_size(folder / PIXELS, shape):
         return None
     images = np.memmap(folder / PIXELS, np.uint8, "r", shape=shape)
@@ -182,12 +182,12 @@ def _opened(
     return (images, whole) if len(whole) == _count(shape) else None
 
 
-def _packed(
+def _pack_missing(
     index: Index, preprocess: Preprocess, folder: Path, shape: tuple[int, ...], inspection: "Inspection | None"
 ) -> Generator[Progress, None, tuple[NDArray[np.uint8], dict[int, Chunk]]]:
-    """Make what is missing."""
-    if (ready := _opened(index, preprocess, folder, shape)) is not None:
-        return ready  # made by the one that we waited for
+    """Make the chunks that are missing; the images and all chunks."""
+    if (ready := _open_pack(index, preprocess, folder, shape)) is not None:
+        return ready  # packed by the process that we waited for
     pixels = folder / PIXELS
     with pixels.open("r+b" if pixels.exists() else "w+b") as file:
         if not _has_size(pixels, shape):
@@ -197,10 +197,12 @@ def _packed(
     (folder / DONE).unlink(missing_ok=True)
     with pixels.open("r+b", buffering=0) as file, (folder / PROGRESS).open("w", encoding="utf-8") as progress:
         for chunk in whole.values():
-            _tell(progress, chunk)
-        whole = yield from _made(index, preprocess, images, whole, inspection, file.fileno(), progress)
+            _append_chunk(progress, chunk)
+        whole = yield from _make_chunks(index, preprocess, images, whole, inspection, file.fileno(), progress)
         os.fsync(file.fileno())
-    write_whole(folder / DONE, json.dumps({"format": FORMAT, "chunks": [_written(c) for c in whole.values()]}) + "\n")
+    write_whole(
+        folder / DONE, json.dumps({"format": FORMAT, "chunks": [_chunk_to_json(c) for c in whole.values()]}) + "\n"
+    )
     (folder / PROGRESS).unlink()
     return images, whole
 
@@ -210,52 +212,52 @@ def _has_size(pixels: Path, shape: tuple[int, ...]) -> bool:
 
 
 def _whole(index: Index, preprocess: Preprocess, folder: Path, images: NDArray[np.uint8]) -> dict[int, Chunk]:
-    """The chunks that are what they are said to be, and that would come out the same today."""
+    """The chunks whose checksums hold, and that would come out the same today."""
     with one_core_each() as pool:
-        told = _told(folder)
-        whole = pool.map(lambda chunk: _is_whole(chunk, images) and _same_today(chunk, index, preprocess), told)
-        return {chunk.number: chunk for chunk, is_whole in zip(told, whole, strict=True) if is_whole}
+        chunks = _read_chunks(folder)
+        whole = pool.map(lambda chunk: _is_whole(chunk, images) and _same_today(chunk, index, preprocess), chunks)
+        return {chunk.number: chunk for chunk, is_whole in zip(chunks, whole, strict=True) if is_whole}
 
 
 def _same_today(chunk: Chunk, index: Index, preprocess: Preprocess) -> bool:
-    """A picture that could not be read may have been out of reach for a moment: it is tried again."""
+    """Whether the pictures that could not be read still cannot: they may have been out of reach for a moment."""
     return all(isinstance(_row(index, preprocess, row)[1], str) for row in chunk.left_out)
 
 
 def _key(index: Index) -> str:
-    """Who is in it: names, and what tells without reading that a picture has changed."""
+    """A digest of names and stamps: another one when a picture was added, removed or changed."""
     digest = hashlib.sha256()
     for number, sample in enumerate(index.samples):
         digest.update(f"{_escaped(sample)}\t{index.storage.stamp(number)}\n".encode())
     return digest.hexdigest()[:16]
 
 
-def _told(folder: Path) -> list[Chunk]:
-    """The chunks that are said to be done; a line that was cut off by a kill is not one."""
+def _read_chunks(folder: Path) -> list[Chunk]:
+    """The chunks that pack.json or progress.jsonl lists; a line that was cut off by a kill is not one."""
     try:
         if (folder / DONE).exists():
             lines = json.loads((folder / DONE).read_text(encoding="utf-8"))["chunks"]
         else:
             lines = [json.loads(line) for line in (folder / PROGRESS).read_text(encoding="utf-8").split("\n")[:-1]]
-        return [_read(line) for line in lines]
+        return [_chunk_from_json(line) for line in lines]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
 
-def _written(chunk: Chunk) -> dict[str, Any]:
+def _chunk_to_json(chunk: Chunk) -> dict[str, Any]:
     digests = base64.b64encode(chunk.digests).decode()
     sums = base64.b64encode(chunk.sums).decode()
     return {**chunk._asdict(), "digests": digests, "sums": sums, "left_out": list(chunk.left_out.items())}
 
 
-def _read(line: dict[str, Any]) -> Chunk:
+def _chunk_from_json(line: dict[str, Any]) -> Chunk:
     digests, sums = base64.b64decode(line["digests"]), base64.b64decode(line["sums"])
     left_out = {row: why for row, why in line["left_out"]}
     return Chunk(line["number"], line["crc"], digests, sums, left_out, line["deeper"])
 
 
-def _tell(progress: Any, chunk: Chunk) -> None:
-    progress.write(json.dumps(_written(chunk)) + "\n")
+def _append_chunk(progress: Any, chunk: Chunk) -> None:
+    progress.write(json.dumps(_chunk_to_json(chunk)) + "\n")
     progress.flush()
 
 
@@ -278,7 +280,7 @@ def _is_whole(chunk: Chunk, images: NDArray[np.uint8]) -> bool:
     return complete and chunk.crc == zlib.crc32(images[rows.start : rows.stop].data)
 
 
-def _made(
+def _make_chunks(
     index: Index,
     preprocess: Preprocess,
     images: NDArray[np.uint8],
@@ -287,7 +289,7 @@ def _made(
     descriptor: int | None = None,
     progress: Any = None,
 ) -> Generator[Progress, None, dict[int, Chunk]]:
-    """The chunks that are not there yet, by all cores: Pillow lets other threads run while it decodes."""
+    """Make the chunks that are not in `whole`, on all cores: Pillow lets other threads run while it decodes."""
     shape = images.shape
     chunks = dict(whole)
     done = sum(len(_rows(number, shape)) for number in chunks)
@@ -306,12 +308,12 @@ def _made(
         yield Progress(done, shape[0], DOING)
     pool = one_core_each()
     try:
-        for made in as_completed([pool.submit(make, number) for number in missing]):
-            chunk = made.result()
+        for future in as_completed([pool.submit(make, number) for number in missing]):
+            chunk = future.result()
             chunks[chunk.number] = chunk
             done += len(_rows(chunk.number, shape))
             if progress is not None:
-                _tell(progress, chunk)
+                _append_chunk(progress, chunk)
             yield Progress(done, shape[0], DOING)
     finally:
         pool.shutdown(cancel_futures=True)
@@ -329,11 +331,11 @@ def _chunk(
     else:
         pixels = np.zeros((len(rows), *shape[1:]), np.uint8)
         for place, row in enumerate(rows):
-            digest, found, bits = _row(index, preprocess, row, inspection)
-            if isinstance(found, str):
-                left_out[row] = found
+            digest, pixels_or_reason, bits = _row(index, preprocess, row, inspection)
+            if isinstance(pixels_or_reason, str):
+                left_out[row] = pixels_or_reason
             else:
-                pixels[place] = found
+                pixels[place] = pixels_or_reason
             digests += digest
             deeper += bits == 16
     return pixels, Chunk(number, zlib.crc32(pixels.data), digests, _sums(pixels).tobytes(), left_out, deeper)
@@ -342,7 +344,7 @@ def _chunk(
 def _row(
     index: Index, preprocess: Preprocess, row: int, inspection: "Inspection | None" = None
 ) -> tuple[bytes, NDArray[np.uint8] | str, int]:
-    """The sha256 of a picture, its pixels or why there are none, and its bits a channel."""
+    """The sha256 of a picture, its pixels or why there are none, and its bits per channel."""
     digest = bytes(32)
     try:
         content = index.storage.read(row)
@@ -375,8 +377,8 @@ def _ready(index: Index, rows: range, shape: tuple[int, ...]) -> NDArray[np.uint
 def _write_at(descriptor: int, pixels: NDArray[np.uint8], offset: int) -> None:
     content = pixels.data.cast("B")
     while content:
-        written = os.pwrite(descriptor, content, offset)
-        content, offset = content[written:], offset + written
+        count = os.pwrite(descriptor, content, offset)
+        content, offset = content[count:], offset + count
 
 
 # Together

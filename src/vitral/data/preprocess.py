@@ -56,7 +56,7 @@ class Preprocess(Settings):
 
     @property
     def stored_size(self) -> tuple[int, int]:
-        """Height and width of what `stored` gives: the image size, or more where a share of it is seen."""
+        """Height and width of what `stored` gives: the image size, or more where the model sees a share of it."""
         # Only `crop` keeps a margin. What `shortest` scales has another size for each picture, and a pack needs one for
         # all; and where timm's centre begins one pixel further, all that takes the centre of a pack would have to know.
         share = self.resize.share if isinstance(self.resize, Resize) else 1.0
@@ -66,10 +66,10 @@ class Preprocess(Settings):
     @property
     def stage(self) -> str:
         """A word that is the same wherever `stored` gives the same pixels."""
-        asked = self.model_dump(mode="json", include={"channels", "background", "interpolation", "jpeg"})
+        settings = self.model_dump(mode="json", include={"channels", "background", "interpolation", "jpeg"})
         resize = self.resize.kind if isinstance(self.resize, Resize) else self.resize.write()
-        asked |= {"size": self.stored_size, "resize": resize, "by": [STAGE, PIL.__version__]}
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+        settings |= {"size": self.stored_size, "resize": resize, "by": [STAGE, PIL.__version__]}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
     def __call__(self, picture: Picture) -> Tensor:
         """A picture as the model sees it: (C, H, W)."""
@@ -92,7 +92,7 @@ class Preprocess(Settings):
         return 2 * height, 2 * width
 
     def fitted(self, decoded: Decoded, name: str = "The picture") -> NDArray[np.uint8]:
-        """What was decoded, in our channels and size."""
+        """A decoded picture in the channels and size of the model: uint8, (C, stored height, stored width)."""
         height, width = self.stored_size
         layers = [self._resized(layer, name) for layer in self._in_channels(decoded, name)]
         pixels = [np.asarray(layer).reshape(height, width, -1) for layer in layers]  # (H, W, 1 or 3) each
@@ -162,8 +162,8 @@ class Preprocess(Settings):
             bands = np.asarray(decoded)
             if bands.ndim == 3 and bands.shape[2] == self.channels:
                 return [Image.fromarray(np.ascontiguousarray(bands[:, :, band])) for band in range(self.channels)]
-        found = len(decoded.getbands()) if isinstance(decoded, Image.Image) else decoded.shape[2]
-        raise DataError(f"{name} has {found} channels, and the model takes {self.channels}.")
+        channels = len(decoded.getbands()) if isinstance(decoded, Image.Image) else decoded.shape[2]
+        raise DataError(f"{name} has {channels} channels, and the model takes {self.channels}.")
 
     def _in_colours(self, image: Image.Image) -> Image.Image:
         if image.mode in ("LA", "RGBA"):

@@ -69,28 +69,28 @@ def near_duplicates(thumbnails: NDArray[np.uint8], tell: Tell = silent) -> list[
     """Pairs of pictures of which one is a copy of the other, in the order of the set.
 
     Of several identical thumbnails, each is paired with the first, and only the first is compared with other pictures.
-    `tell` hears how far it is.
+    `tell` is called with the progress.
     """
     first_with: dict[bytes, int] = {}
     same_as = [first_with.setdefault(picture.tobytes(), place) for place, picture in enumerate(thumbnails)]
-    found = [Pair(first, place, 1.0, False) for place, first in enumerate(same_as) if first != place]
+    copies = [Pair(first, place, 1.0, False) for place, first in enumerate(same_as) if first != place]
 
     different = np.array(sorted(first_with.values()), np.int64)
     pictures = torch.from_numpy(thumbnails[different])
     if len(pictures) > 1:
         pairs, flipped, demand = _candidates(pictures, tell)
         agreement = _agreement(pictures, pairs, flipped, tell)
-        for chosen in torch.nonzero(agreement >= demand).flatten().tolist():
-            first, second = different[pairs[chosen].numpy()].tolist()
-            found.append(Pair(first, second, min(agreement[chosen].item(), 1.0), bool(flipped[chosen])))
-    return sorted(found, key=lambda pair: (pair.first, pair.second))
+        for number in torch.nonzero(agreement >= demand).flatten().tolist():
+            first, second = different[pairs[number].numpy()].tolist()
+            copies.append(Pair(first, second, min(agreement[number].item(), 1.0), bool(flipped[number])))
+    return sorted(copies, key=lambda pair: (pair.first, pair.second))
 
 
 def _candidates(pictures: Tensor, tell: Tell) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs (P, 2), whether they match as mirror images (P,), and how well their detail must agree (P,)."""
     even, odd = _coarse(pictures)
-    found, last = [], []
-    table = torch.empty(min(ROWS, len(pictures)), len(pictures))  # made once: new memory would cost a third of the time
+    neighbours, last = [], []
+    table = torch.empty(min(ROWS, len(pictures)), len(pictures))  # used again: new memory costs a third of the time
     tell(Progress(0, len(pictures), "comparing them"))
     for start in range(0, len(pictures), ROWS):
         rows = torch.arange(start, min(start + ROWS, len(pictures)))
@@ -99,19 +99,19 @@ def _candidates(pictures: Tensor, tell: Tell) -> tuple[Tensor, Tensor, Tensor]:
         similarity[torch.arange(len(rows)), rows] = -1  # a picture is not its own copy
         nearest, places = similarity.topk(min(NEIGHBOURS, len(pictures)), dim=1)  # (rows, NEIGHBOURS)
         row, column = torch.nonzero(nearest > NEAR, as_tuple=True)
-        found.append(torch.stack((rows[row], places[row, column]), dim=1).sort(dim=1).values)
+        neighbours.append(torch.stack((rows[row], places[row, column]), dim=1).sort(dim=1).values)
         last.append(nearest[:, -1])
         tell(Progress(int(rows[-1]) + 1, len(pictures), "comparing them"))
-    pairs = torch.cat(found).unique(dim=0)  # (P, 2)
+    pairs = torch.cat(neighbours).unique(dim=0)  # (P, 2)
     crowd = torch.cat(last)[pairs].amax(dim=1)  # (P,)
     flipped = (odd[pairs[:, 0]] * odd[pairs[:, 1]]).sum(dim=1) < 0
     crowded = ((crowd - CROWDED[0]) / (CROWDED[1] - CROWDED[0])).clamp(0, 1)
     demand = AGREE + (AGREE_IN_A_CROWD - AGREE) * crowded
     level, (first, second) = _level(pictures), pairs.T
     alike = (even[first] * even[second]).sum(dim=1) + (odd[first] * odd[second]).sum(dim=1).abs()
-    chosen = alike > NEAR + (NEAR_IN_A_CROWD - NEAR) * crowded
-    chosen &= (level[first] - level[second]).abs().amax(dim=1) <= SAME_LEVEL
-    return pairs[chosen], flipped[chosen], demand[chosen]
+    keep = alike > NEAR + (NEAR_IN_A_CROWD - NEAR) * crowded
+    keep &= (level[first] - level[second]).abs().amax(dim=1) <= SAME_LEVEL
+    return pairs[keep], flipped[keep], demand[keep]
 
 
 def _coarse(pictures: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,7 +159,7 @@ def _score(pictures: Tensor, pairs: Tensor, flipped: Tensor, scores: Tensor) -> 
     moved = torch.where(flipped[:, None, None, None], moved.flip(3), moved)
     moved, inside = _warp(moved, _alignment(still, moved), "bicubic")
     a, b = _detail(still) * inside, _detail(moved) * inside
-    noise = inside.sum(dim=(1, 2, 3))  # one grey level a pixel, which JPEG or rounding may add
+    noise = inside.sum(dim=(1, 2, 3))  # one grey level per pixel, which JPEG or rounding may add
     energy = ((a * a).sum(dim=(1, 2, 3)) + noise) * ((b * b).sum(dim=(1, 2, 3)) + noise)
     scores.copy_((a * b).sum(dim=(1, 2, 3)) / energy.sqrt())
     return len(scores)
@@ -182,8 +182,8 @@ def _alignment(still: Tensor, moved: Tensor) -> Tensor:
             change = torch.stack((across * place, across, down * place[:, None], down), dim=1).flatten(2)  # (P, 4, N)
             square = change @ change.mT  # (P, 4, 4)
             damping = 0.01 * square.diagonal(dim1=1, dim2=2).mean(dim=1) + 1e-3  # (P,): flat pictures divide by it
-            wanted = change @ ((target - now) * inside).flatten(1)[:, :, None]  # (P, 4, 1)
-            fit = fit + torch.linalg.solve(square + damping[:, None, None] * torch.eye(4), wanted)[:, :, 0]
+            rhs = change @ ((target - now) * inside).flatten(1)[:, :, None]  # (P, 4, 1)
+            fit = fit + torch.linalg.solve(square + damping[:, None, None] * torch.eye(4), rhs)[:, :, 0]
             fit = rest + (fit - rest).clamp(-LARGEST_CUT, LARGEST_CUT)
     return fit
 

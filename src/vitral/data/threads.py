@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 def one_core_each(threads: int = 0) -> ThreadPoolExecutor:
-    """As many threads as asked for, or as there are cores.
+    """A pool of this many threads, or of as many as there are cores.
 
     In them torch does not share an operation out to all cores, which waits for the slowest of them every time: work on
     many small tensors is several times faster so, and more where the machine has other work. Other threads of the
@@ -15,7 +15,7 @@ def one_core_each(threads: int = 0) -> ThreadPoolExecutor:
 
 
 def cores() -> int:
-    """That this process may use: on a shared machine not all that there are."""
+    """The number of cores that this process may use: on a shared machine not all that there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -23,5 +23,5 @@ def _on_one_core() -> None:
     import torch
     from threadpoolctl import threadpool_limits
 
-    torch.get_num_threads()  # it sets a new thread up when it is first asked: later that would undo the next line
+    torch.get_num_threads()  # its first call sets a new thread up: later that would undo the next line
     threadpool_limits(1, user_api="openmp")

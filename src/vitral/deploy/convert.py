@@ -254,7 +254,7 @@ def _hf(leaving: Leaving) -> tuple[Files, Leaving]:
     else:
         leaving = _without_layer_scale(leaving)
     settings = huggingface.write_config(leaving.config, kind, leaving.class_names)
-    family = huggingface.WRITTEN["swiglu" if config.mlp.kind == "swiglu" else kind]
+    family = huggingface.FAMILY_BY_TYPE["swiglu" if config.mlp.kind == "swiglu" else kind]
     prefix = f"{kind}." if config.classes else ""
     notes = (*leaving.notes, *_pixel_notes(leaving.preprocess, rounding="down", behind=255))
     files: Files = {

@@ -141,7 +141,7 @@ def _readable(index: Index, number: int) -> bool:
 def _tile(report: Report, number: int, named: bool = True) -> Tile:
     index, split = report.index, str(report.index.splits[number])
     image = None
-    if not report.seen[number].error:
+    if not report.checks[number].error:
         decoded = decode(index.storage.read(number), at_least=(2 * TILE, 2 * TILE))
         image = decoded if not isinstance(decoded, np.ndarray) else as_picture(decoded.transpose(2, 0, 1))
     if not named:

@@ -37,7 +37,7 @@ def model_class(config: ModelConfig) -> "type[Model]":
 
 
 def resolve(config: ModelConfig, plugins: Mapping[str, Plugin]) -> ModelConfig:
-    """The config of a model in somebody's own file as that file reads it; all others are what they are."""
+    """The config of a model in a user's own file, read by the class in that file; any other config as it is."""
     if not is_plugin(config.kind):
         return config
     plugin, name = plugins[config.kind], f"model.kind {config.kind}"

@@ -25,12 +25,12 @@ from vitral.settings import Part, Settings, unknown
 if TYPE_CHECKING:
     from vitral.model.interface import Model
 
-ImageSize = StrictInt | tuple[StrictInt, StrictInt]  # pixels a side, or (height, width)
+ImageSize = StrictInt | tuple[StrictInt, StrictInt]  # pixels per side, or (height, width)
 
 
 class ModelConfig(Settings):
-    """What the config of every model has. One's own declares `image_size`, `channels` and `classes` as ViTConfig does,
-    and whatever else it needs."""
+    """What the config of every model has. A user's own declares `image_size`, `channels` and `classes` as ViTConfig
+    does, and whatever else it needs."""
 
     kind: str
     if TYPE_CHECKING:  # declared below, each in its place of the stored file
@@ -38,7 +38,7 @@ class ModelConfig(Settings):
         channels: int
         classes: int
 
-    # Where the model is in somebody's own file: its class, and the sha256 of the file.
+    # Where the model is in a user's own file: its class, and the sha256 of the file.
     built_by: ClassVar["type[Model] | None"] = None
     code_sha256: ClassVar[str] = ""
 
@@ -54,7 +54,7 @@ class ModelConfig(Settings):
 
     @property
     def block_count(self) -> int | None:
-        """How many blocks can be frozen; None: the model itself will tell."""
+        """How many blocks can be frozen; None: only the built model knows."""
         return None
 
     @property
@@ -87,7 +87,7 @@ class ModelConfig(Settings):
 
 
 class UnresolvedConfig(ModelConfig):
-    """Of a model in somebody's own file, which has not been run: its settings as they were written."""
+    """The config of a model in a user's own file, which has not been run: its settings as they were written."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -96,8 +96,8 @@ class UnresolvedConfig(ModelConfig):
     classes: StrictInt = 1000
 
     @model_serializer(mode="wrap")
-    def _only_given(self, default: Any) -> Any:
-        """What nobody has set is for the file to say."""
+    def _only_fields_set(self, default: Any) -> Any:
+        """Only the settings that were set: the defaults of the others are in the file."""
         return {name: value for name, value in default(self).items() if name in self.model_fields_set}
 
 
@@ -114,7 +114,7 @@ class Tokens(Part):
 
 
 class Positions(Part):
-    """Where each token stands. `learned`: a row a token; `learned-2d`: half a row for each row and column of the grid;
+    """Where each token stands. `learned`: a row per token; `learned-2d`: half a row per row and column of the grid;
     `relative`: a learned key for each distance, in every block; `sincos-1d`, `sincos-2d`: fixed waves; `none`."""
 
     kind: Literal["learned", "learned-2d", "relative", "sincos-1d", "sincos-2d", "none"] = "learned"
@@ -195,7 +195,7 @@ class Pool(Part):
 
 
 class Head(Part):
-    """`linear`: a logit a class; `mlp`: a hidden layer with tanh before it (the paper's pre-training); `hidden`: that
+    """`linear`: a logit per class; `mlp`: a hidden layer with tanh before it (the paper's pre-training); `hidden`: that
     layer and no classes (what transformers calls a pooler); `none`."""
 
     kind: Literal["linear", "mlp", "hidden", "none"] = "linear"
@@ -374,7 +374,7 @@ def _tag(config: Any) -> str:
     return "own" if is_plugin(str(kind)) else "vit"
 
 
-# A table is read by its kind. That of a model in somebody's own file is kept as it is, until `resolve` reads it.
+# A table is read by its kind. That of a model in a user's own file is kept as it is, until `resolve` reads it.
 AnyModelConfig = Annotated[
     Annotated[ViTConfig, Tag("vit")]
     | Annotated[UnresolvedConfig, Tag("own")]

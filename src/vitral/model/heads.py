@@ -1,4 +1,4 @@
-"""From what was pooled to logits: what each word that `head` can be in a config stands for."""
+"""From pooled features to logits: what each word that `head` can be in a config stands for."""
 
 from collections import OrderedDict
 
@@ -9,7 +9,7 @@ from vitral.model.config import ViTConfig
 
 
 def classifier(config: ViTConfig, width: int) -> nn.Module:
-    """A logit a class."""
+    """A logit per class."""
     if config.classes == 0:
         raise RecipeError(
             "model.classes is 0, which in a recipe means: as the data has. "
@@ -19,7 +19,7 @@ def classifier(config: ViTConfig, width: int) -> nn.Module:
 
 
 def hidden_layer(config: ViTConfig, width: int) -> nn.Module:
-    """What the paper has before the classifier in pre-training, with tanh."""
+    """The hidden layer with tanh that the paper has before the classifier in pre-training."""
     return nn.Sequential(OrderedDict(fc=nn.Linear(width, config.head.size or width), act=nn.Tanh()))
 
 

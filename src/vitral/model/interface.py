@@ -1,4 +1,4 @@
-"""What every model here is: what training, evaluation and look may ask of it, and nothing more.
+"""What every model here is: all that training, evaluation and look may use of it.
 
 A model has a config and turns images into tokens, tokens into what its heads see, and that into logits. All but
 `features` has a default, for a model that has its blocks in `blocks` and its classifier in `head`. The one to read is
@@ -76,7 +76,7 @@ class Model(nn.Module, ABC):
         return {}
 
     def fit_inputs(self, images: Tensor) -> None:  # (B, C, H, W)
-        """See some training images before the first step: where a layer is measured and not learned."""
+        """Fit layers that are measured and not learned, on some training images before the first step."""
         return
 
     def refit_norms(self, batches: Iterable[Tensor]) -> None:  # each (B, C, H, W)
@@ -84,7 +84,7 @@ class Model(nn.Module, ABC):
         return
 
     def step_words(self) -> dict[str, str]:
-        """What the steps that `shapes` lists are, in words, by name (blocks.*.attn); others are told by their class."""
+        """What the steps that `shapes` lists are, in words, by name (blocks.*.attn); others have their class."""
         return {}
 
     def head_tokens(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, t, D)
@@ -104,7 +104,7 @@ class Model(nn.Module, ABC):
         return tokens
 
     def logits(self, tokens: Tensor) -> tuple[Tensor, ...]:  # (B, T, D) → (B, classes), one tensor per classifier
-        """Of each classifier."""
+        """The logits of each classifier."""
         return self.classify(self.views(tokens))
 
     def pool(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, F)

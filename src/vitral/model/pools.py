@@ -1,4 +1,4 @@
-"""What the heads see: one function for each word that `pool` can be in a config. Each gives one tensor a classifier."""
+"""What the heads see: one function for each word that `pool` can be in a config. Each gives a tensor per classifier."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def mean(tokens: Tensor, config: ViTConfig) -> list[Tensor]:  # (B, T, D) → (B
 
 
 def class_mean(tokens: Tensor, config: ViTConfig) -> list[Tensor]:  # (B, T, D) → (B, 2D)
-    """Both, side by side (DINOv2's classifier)."""
+    """The class token and the mean of the patches, side by side (DINOv2's classifier)."""
     return [torch.cat([*class_token(tokens, config), *mean(tokens, config)], dim=1)]
 
 

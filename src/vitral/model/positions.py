@@ -175,7 +175,7 @@ def keys_for(keys: Tensor, patches: int) -> Tensor:  # (2n − 1, D/heads) → (
 
 
 def precisely(resample: Callable[..., Tensor], plane: Tensor, size: tuple[int, ...]) -> Tensor:
-    """In at least float32: the weights of a bicubic filter are too fine for half precision."""
+    """Resample in at least float32: the weights of a bicubic filter are too fine for half precision."""
     return resample(plane.to(torch.promote_types(plane.dtype, torch.float32)), size).to(plane.dtype)
 
 
@@ -185,13 +185,13 @@ def antialiased(plane: Tensor, grid: Grid) -> Tensor:
 
 
 def bicubic(plane: Tensor, grid: Grid) -> Tensor:
-    """Bicubic without, to the exact grid: transformers, MAE, DeiT."""
+    """Bicubic without antialiasing, to the exact grid: transformers, MAE, DeiT."""
     return interpolate(plane, grid, mode="bicubic")
 
 
 def dino(plane: Tensor, grid: Grid) -> Tensor:
     """Bicubic by a factor that is 0.1 patches too large, so that rounding never loses a row: DINO, DINOv2 without
-    registers. The factor itself decides where is sampled, so every number differs from `bicubic`."""
+    registers. The factor itself decides where samples lie, so every number differs from `bicubic`."""
     factors = tuple((new + 0.1) / old for new, old in zip(grid, plane.shape[2:], strict=True))
     return interpolate(plane, scale_factor=factors, mode="bicubic")
 

@@ -47,7 +47,7 @@ class ResNet(nn.Module):
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
 
     def features(self, images: Tensor) -> Tensor:  # → (B, 64, H/4, W/4)
-        """What it sees at each place."""
+        """The channels of the last stage at each place."""
         x = relu(self.bn1(self.conv1((images - self.mean) / self.std)))
         for number in (1, 2, 3):
             x = getattr(self, f"layer{number}")(x)
@@ -58,13 +58,13 @@ class ResNet(nn.Module):
 
 
 def is_resnet(tensors: Mapping[str, Tensor]) -> bool:
-    """By the names of its tensors."""
+    """Whether tensors are those of a ResNet, by their names."""
     return {"conv1.weight", "layer3.0.conv1.weight", "linear.weight"} <= tensors.keys()
 
 
 def resnet_of(tensors: Mapping[str, Tensor], mean: tuple[float, ...], std: tuple[float, ...]) -> ResNet:
     """The network that these tensors belong to."""
-    blocks = 1 + max(int(found[1]) for name in tensors if (found := re.match(r"layer1\.(\d+)\.", name)))
+    blocks = 1 + max(int(match[1]) for name in tensors if (match := re.match(r"layer1\.(\d+)\.", name)))
     model = ResNet(blocks, len(tensors["linear.weight"]), mean, std)
     try:
         missing, extra = model.load_state_dict(dict(tensors), strict=False)

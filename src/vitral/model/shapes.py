@@ -37,7 +37,7 @@ class ShapeRow:
     gives: Shape
     parameters: int
     flops: int
-    times: int = 1  # how often the step is there: once a block
+    times: int = 1  # how often the step is there: once per block
 
 
 def shapes(config: ModelConfig) -> list[ShapeRow]:
@@ -101,12 +101,12 @@ class Recorder(TorchFunctionMode):
                 module.register_forward_hook(self._leave)
 
     def stage(self, name: str, run: Callable[[], Result]) -> tuple[Result, list[ShapeRow]]:
-        """What a method of the model gives, and its steps."""
+        """The result of a method of the model, and its steps."""
         self.calls = [Call(name, name, ())]
         return run(), self.calls[0].rows
 
     def unused(self) -> list[ShapeRow]:
-        """The parameters that took no part."""
+        """Rows for the parameters that no step has used."""
         return [_parameter(name, parameter, "not used for logits") for name, parameter in self.parameters.values()]
 
     def _enter(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ def _words(module: nn.Module) -> str:
 
 
 def _shape(values: Any) -> Shape:
-    """Of the first tensor, for one image; of several with the same shape, their number first."""
+    """The shape of the first tensor, for one image; of several with the same shape, their number first."""
     shapes = [tuple(tensor.shape[1:]) for tensor in _tensors([values])]
     if not shapes:
         return ()

@@ -1,4 +1,4 @@
-"""How an image becomes a token a patch: one class for each word that `stem` can be in a config."""
+"""How an image becomes one token per patch: one class for each word that `stem` can be in a config."""
 
 from collections.abc import Iterable
 
@@ -28,7 +28,7 @@ class Linear(PatchStem):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        _channels_known(config)
+        _check_channels(config)
         P, bias = config.patch_size, config.stem.bias
         self.proj = nn.Conv2d(config.channels, config.width, kernel_size=P, stride=P, bias=bias)
 
@@ -41,7 +41,7 @@ class Conv(PatchStem):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        _channels_known(config)
+        _check_channels(config)
         halvings, channels = config.patch_size.bit_length() - 1, config.stem.channels
         self.convs = nn.Sequential()
         for step in range(halvings):
@@ -57,7 +57,7 @@ class Conv(PatchStem):
 class Whitened(PatchStem):
     """A first layer that is measured instead of learned, then 3×3 convolutions, each with a pool that halves the image.
 
-    The first layer takes 2×2 pixels apart into their principal components, all made equally large: neighbours on a
+    The first layer takes 2×2 pixels apart into their principal components, all scaled to equal size: neighbours on a
     photograph are nearly the same, and what tells them apart would else be learned last. Components come with both
     signs, for a GELU keeps one only. (Jordan 2024, "94 % on CIFAR-10 in 3.29 seconds", where this is the largest gain.)
     """
@@ -66,7 +66,7 @@ class Whitened(PatchStem):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        _channels_known(config)
+        _check_channels(config)
         values = 4 * config.channels
         self.register_buffer("whiten", torch.eye(values).view(values, -1, 2, 2).repeat(2, 1, 1, 1))
         self.whiten[values:] *= -1
@@ -108,7 +108,7 @@ class Whitened(PatchStem):
         return self.convs(apart).flatten(2).transpose(1, 2)
 
 
-def _channels_known(config: ViTConfig) -> None:
+def _check_channels(config: ViTConfig) -> None:
     if config.channels == 0:
         raise RecipeError(
             "model.channels is 0, which in a recipe means: as the data has. "

@@ -160,8 +160,8 @@ class ViT(Model):
 
     def classify(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:  # each (B, D) → each (B, classes)
         """One classifier in the paper. A distilled model has a second one, and `forward` gives their mean."""
-        seen = zip(self.config.classifiers, views, strict=True)
-        return tuple(getattr(self, name)(self.pre_logits(view)) for name, view in seen)
+        pairs = zip(self.config.classifiers, views, strict=True)
+        return tuple(getattr(self, name)(self.pre_logits(view)) for name, view in pairs)
 
     def head_tokens(self, images: Tensor, keep: Tensor | None = None) -> Tensor:  # (B, C, H, W) → (B, t, D)
         return self.features(images, keep, self.config.tokens_seen)
@@ -236,8 +236,8 @@ class ViT(Model):
         head at zero: no class is preferred before the first step. Other extra tokens start as N(0, 0.02²).
         With `blocks.start = "torch"` layers keep the values that PyTorch made them with, as in most tutorials."""
         layers = [layer for layer in self.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
-        made = {id(p) for layer in layers for p in layer.parameters()} if self.config.blocks.start == "torch" else set()
-        parameters = [(name, parameter) for name, parameter in self.named_parameters() if id(parameter) not in made]
+        keep = {id(p) for layer in layers for p in layer.parameters()} if self.config.blocks.start == "torch" else set()
+        parameters = [(name, parameter) for name, parameter in self.named_parameters() if id(parameter) not in keep]
         for name, parameter in parameters:
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)

@@ -22,8 +22,8 @@ from vitral.errors import RecipeError
 from vitral.files import run_python, sha256_of
 from vitral.model.resnet import is_resnet, resnet_of
 from vitral.training.config import Teacher
-from vitral.weights.pretrained import load_pretrained, stored_of
-from vitral.weights.stored import Stored, digest
+from vitral.weights.pretrained import load_pretrained, raw_weights_of
+from vitral.weights.stored import RawWeights, digest
 
 Teach = Callable[[Tensor], Tensor]  # (B, C, H, W), 0 to 1 → (B, classes)
 
@@ -50,7 +50,7 @@ def find_teacher(asked: Teacher, class_names: tuple[str, ...]) -> LoadedTeacher 
             raise RecipeError(f"teacher.source: there is no file {path}.")
         teach = _checked(_onnx(path), asked.source, class_names) if path.suffix == ".onnx" else None
         return LoadedTeacher(teach, sha256_of(path))
-    stored = stored_of(asked.source)
+    stored = raw_weights_of(asked.source)
     if is_resnet(stored.tensors):
         return _cnn(stored, asked.source, class_names)
     return LoadedTeacher(_weights(asked.source, class_names), digest(stored.tensors.values()))
@@ -77,7 +77,7 @@ def _checked(teach: Teach, source: str, class_names: tuple[str, ...]) -> Teach:
     return checked
 
 
-def _cnn(stored: Stored, source: str, class_names: tuple[str, ...]) -> LoadedTeacher:
+def _cnn(stored: RawWeights, source: str, class_names: tuple[str, ...]) -> LoadedTeacher:
     mean, std = (tuple(stored.about.get(name, ())) for name in ("mean", "std"))
     if not len(mean) == len(std) == 3:
         raise RecipeError(f"teacher.source {source} has no about.json that tells mean and std.")

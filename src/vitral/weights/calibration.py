@@ -31,7 +31,7 @@ class Calibration:
     far: Tensor  # (): 95 % of the validation pictures are nearer to some class than this
 
     def probabilities(self, logits: Tensor) -> Tensor:  # (B, classes) → (B, classes)
-        """Outputs stay the same; how sure they are does not."""
+        """Softmax at the measured temperature: the most probable class stays, its probability does not."""
         return (logits / self.temperature).softmax(dim=1)
 
     def distances(self, features: Tensor) -> Tensor:  # (B, F) → (B,)
@@ -40,20 +40,20 @@ class Calibration:
 
     def write(self, folder: Path) -> None:
         """Beside the weights; whole or not at all."""
-        found = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in found.items()}
+        fields = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in fields.items()}
         metadata = {"vitral": json.dumps({"format": FORMAT, "head": self.head})}
         write_whole(folder / CALIBRATION, safetensors.torch.save(tensors, metadata=metadata))
 
     @classmethod
     def load(cls, folder: Path, model: Model) -> Self | None:
-        """That of the weights in a folder; None where there is none: probabilities are then as the model holds them."""
+        """The calibration beside the weights in a folder; None where there is none."""
         path = folder / CALIBRATION
         return cls.read(path, model) if path.is_file() else None
 
     @classmethod
     def read(cls, path: Path, model: Model) -> Self:
-        """What `write` wrote, for this model and no other."""
+        """The file that `write` wrote; a `WeightsError` if it was measured for another model."""
         try:
             with safetensors.safe_open(path, framework="pt") as file:
                 header = json.loads((file.metadata() or {}).get("vitral", "{}"))

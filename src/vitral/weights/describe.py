@@ -1,5 +1,5 @@
-"""From the shapes of tensors to the config of the model that they belong to, and from what stands beside them to what
-shapes do not tell."""
+"""From the shapes of tensors to the config of the model that they belong to; what shapes do not tell comes from the
+files beside them."""
 
 import re
 from collections.abc import Mapping
@@ -13,16 +13,16 @@ from torch import Tensor
 from vitral.errors import RecipeError, WeightsError
 from vitral.model.config import Resample, ViTConfig
 from vitral.weights.names import Family, Tensors
-from vitral.weights.stored import Stored
+from vitral.weights.stored import RawWeights
 
 TIMM_GELUS = {"gelu": "gelu", "quick_gelu": "gelu-quick", "gelu_tanh": "gelu-tanh"}
-HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # of widths that are not 64 a head: so400m, H, g, G
+HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}  # of widths that are not 64 per head: so400m, H, g, G
 GELUS = {"gelu": "gelu", "quick_gelu": "gelu-quick", "gelu_pytorch_tanh": "gelu-tanh", "gelu_new": "gelu-tanh"}
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What tensors cannot tell. None: nobody said."""
+    """What the shapes of tensors do not tell. None: not known."""
 
     heads: int | None = None
     norm_eps: float | None = None
@@ -31,27 +31,27 @@ class ModelFacts:
     mlp: str | None = None
     pool: str | None = None
     class_names: tuple[str, ...] | None = None
-    said: Mapping[str, str] = field(default_factory=dict)  # of each fact, who told it
+    sources: Mapping[str, str] = field(default_factory=dict)  # of each fact, where it comes from: config.json, …
 
     def then(self, other: Self) -> Self:
-        """These, and the other's where these are silent."""
-        named = {one.name: getattr(other, one.name) for one in fields(self) if getattr(self, one.name) is None}
-        return replace(self, **named, said={**other.said, **self.said})
+        """These facts, and the other's where these are None."""
+        rest = {one.name: getattr(other, one.name) for one in fields(self) if getattr(self, one.name) is None}
+        return replace(self, **rest, sources={**other.sources, **self.sources})
 
 
 def facts_from(who: str, **values: Any) -> ModelFacts:
-    """Facts, and who told them."""
+    """Facts that are known, all from one source: config.json, about.json, …"""
     known = {name: value for name, value in values.items() if value is not None}
-    return ModelFacts(**known, said={name: who for name in known})
+    return ModelFacts(**known, sources={name: who for name in known})
 
 
-def facts_of(stored: Stored) -> ModelFacts:
-    """From config.json and about.json."""
-    config, about = stored.config, stored.about
+def facts_of(raw: RawWeights) -> ModelFacts:
+    """The facts in config.json and about.json, and in the shapes of Google's tensors."""
+    config, about = raw.config, raw.about
     try:
-        return _of_config(config).then(_of_about(about, stored.about_from)).then(_of_shapes(stored))
+        return _of_config(config).then(_of_about(about, raw.about_from)).then(_of_shapes(raw))
     except (TypeError, ValueError, AttributeError) as error:
-        raise WeightsError(f"What stands beside {stored.where} cannot be read ({error}).") from None
+        raise WeightsError(f"What stands beside {raw.where} cannot be read ({error}).") from None
 
 
 def _of_config(config: Mapping[str, Any]) -> ModelFacts:
@@ -88,9 +88,9 @@ def _of_config(config: Mapping[str, Any]) -> ModelFacts:
     )
 
 
-def _of_shapes(stored: Stored) -> ModelFacts:
+def _of_shapes(raw: RawWeights) -> ModelFacts:
     """Google keeps the heads apart: (width, heads, width / heads)."""
-    kernels = [tensor for name, tensor in stored.tensors.items() if name.endswith("query/kernel") and tensor.ndim == 3]
+    kernels = [tensor for name, tensor in raw.tensors.items() if name.endswith("query/kernel") and tensor.ndim == 3]
     return facts_from("their shapes", heads=kernels[0].shape[1]) if kernels else ModelFacts()
 
 
@@ -119,27 +119,27 @@ def _names(value: Any) -> tuple[str, ...] | None:
 
 
 def describe(tensors: Tensors, family: Family, facts: ModelFacts) -> tuple[ViTConfig, ModelFacts]:
-    """The config, and the facts with what is usual where nobody told."""
+    """The config, and the facts, completed with what is usual for the family."""
     _distilled_as_register(tensors)
-    patch = _needed(tensors, "patch_embed.proj.weight")
+    patch = _require(tensors, "patch_embed.proj.weight")
     if patch.ndim != 4 or patch.shape[2] != patch.shape[3]:
         raise WeightsError(f"patch_embed.proj.weight is {_shape(patch)}: patches should be squares, (D, C, P, P).")
     width, channels, P, _ = patch.shape
-    depth = 1 + max((int(found[1]) for name in tensors if (found := re.match(r"blocks\.(\d+)\.", name))), default=-1)
+    depth = 1 + max((int(match[1]) for name in tensors if (match := re.match(r"blocks\.(\d+)\.", name))), default=-1)
     if depth == 0:
         raise WeightsError("There is not one block in it.")
-    hidden = _needed(tensors, "blocks.0.mlp.fc2.weight").shape[1]
-    gated = _needed(tensors, "blocks.0.mlp.fc1.weight").shape[0] == 2 * hidden
+    hidden = _require(tensors, "blocks.0.mlp.fc2.weight").shape[1]
+    gated = _require(tensors, "blocks.0.mlp.fc1.weight").shape[0] == 2 * hidden
     kind = "distilled" if "dist_token" in tensors else "class" if "cls_token" in tensors else "none"
     registers = tensors["reg_token"].shape[-2] if "reg_token" in tensors else 0
     read_out = {"distilled": 2, "class": 1, "none": 0}[kind]
-    wished = facts.said.get("image_size") == "given"  # the size to use, which need not be that of the table
-    grid, placed = _grid(tensors, facts.image_size, wished, P, read_out, registers)
+    size_is_given = facts.sources.get("image_size") == "given"  # the size to use, which need not be that of the table
+    grid, placed = _grid(tensors, facts.image_size, size_is_given, P, read_out, registers)
     head = tensors.get("head.weight")
     before = tensors.get("pre_logits.fc.weight")
-    seen = before if before is not None else head
+    classifier = before if before is not None else head
     pool = "mean" if kind == "none" or "fc_norm.weight" in tensors else None
-    if seen is not None and seen.shape[1] == 2 * width:
+    if classifier is not None and classifier.shape[1] == 2 * width:
         pool = "class-mean"
     usual = facts_from(
         f"as is usual for {family.name}",
@@ -190,10 +190,10 @@ def describe(tensors: Tensors, family: Family, facts: ModelFacts) -> tuple[ViTCo
 
 
 def _distilled_as_register(tensors: Tensors) -> None:
-    """A distillation token without a head of its own is read by nobody: a register, that has its place in itself."""
+    """A distillation token without a head of its own becomes a register, with its position added to it, in place."""
     if "dist_token" not in tensors or "head_dist.weight" in tensors or "head.weight" not in tensors:
         return
-    table = _needed(tensors, "pos_embed")
+    table = _require(tensors, "pos_embed")
     tensors["reg_token"] = tensors.pop("dist_token") + table[:, 1:2]
     tensors["pos_embed"] = torch.cat([table[:, :1], table[:, 2:]], dim=1)
 
@@ -203,14 +203,14 @@ def _norm(tensors: Tensors) -> str:
 
 
 def _grid(
-    tensors: Tensors, image_size: tuple[int, int] | None, wished: bool, P: int, read_out: int, registers: int
+    tensors: Tensors, image_size: tuple[int, int] | None, prefer_square: bool, P: int, read_out: int, registers: int
 ) -> tuple[tuple[int, int], int]:
     """The grid of the position table, (down, across), and how many rows before it are for tokens that are no patches.
 
     A table with rows for registers too is shortened: what is added to a token that is always the same can be part of
     it.
     """
-    table = _needed(tensors, "pos_embed")
+    table = _require(tensors, "pos_embed")
     if table.ndim != 3 or table.shape[0] != 1:
         raise WeightsError(f"pos_embed is {_shape(table)}: a row a token was expected, (1, T, D).")
     rows = table.shape[1]
@@ -218,9 +218,9 @@ def _grid(
         patches = rows - placed
         side = isqrt(max(0, patches))
         square = (side, side) if 0 < side**2 == patches else None
-        asked = (image_size[0] // P, image_size[1] // P) if image_size else None
-        asked = asked if asked and asked[0] * asked[1] == patches else None
-        grid = (square or asked) if wished else (asked or square)
+        from_size = (image_size[0] // P, image_size[1] // P) if image_size else None
+        from_size = from_size if from_size and from_size[0] * from_size[1] == patches else None
+        grid = (square or from_size) if prefer_square else (from_size or square)
         if grid is None:
             continue
         if registers and placed == read_out + registers:
@@ -233,7 +233,7 @@ def _grid(
     )
 
 
-def _needed(tensors: Tensors, name: str) -> Tensor:
+def _require(tensors: Tensors, name: str) -> Tensor:
     if name not in tensors:
         raise WeightsError(f"{name} is missing.")
     return tensors[name]

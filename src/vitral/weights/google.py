@@ -8,16 +8,16 @@ from torch import Tensor
 from vitral.weights.names import Family, Name
 
 
-def turned(matrix: Tensor, heads: int = 0) -> Tensor:  # (in, out) → (out, in), or back
+def transpose(matrix: Tensor, heads: int = 0) -> Tensor:  # (in, out) → (out, in), or back
     return matrix.T.contiguous()
 
 
 def from_heads(kernel: Tensor) -> Tensor:  # (in, heads, D/heads) → (out, in)
-    return turned(kernel.flatten(1))
+    return transpose(kernel.flatten(1))
 
 
 def to_heads(matrix: Tensor, heads: int) -> Tensor:
-    return turned(matrix).unflatten(1, (heads, -1)).contiguous()
+    return transpose(matrix).unflatten(1, (heads, -1)).contiguous()
 
 
 def bias_to_heads(bias: Tensor, heads: int) -> Tensor:  # (D,) → (heads, D/heads)
@@ -25,11 +25,11 @@ def bias_to_heads(bias: Tensor, heads: int) -> Tensor:  # (D,) → (heads, D/hea
 
 
 def to_width(kernel: Tensor) -> Tensor:  # (heads, D/heads, out) → (out, in)
-    return turned(kernel.flatten(0, 1))
+    return transpose(kernel.flatten(0, 1))
 
 
 def from_width(matrix: Tensor, heads: int) -> Tensor:
-    return turned(matrix).unflatten(0, (heads, -1)).contiguous()
+    return transpose(matrix).unflatten(0, (heads, -1)).contiguous()
 
 
 def patches(kernel: Tensor) -> Tensor:  # (P, P, C, D) → (D, C, P, P)
@@ -59,9 +59,9 @@ def block(norm2: str, attention: str, mlp: str) -> tuple[Name, ...]:
         Name(f"{before}LayerNorm_0/bias", f"{after}norm1.bias"),
         Name(f"{before}LayerNorm_{norm2}/scale", f"{after}norm2.weight"),
         Name(f"{before}LayerNorm_{norm2}/bias", f"{after}norm2.bias"),
-        Name(f"{dense}Dense_0/kernel", f"{after}mlp.fc1.weight", turned, turned),
+        Name(f"{dense}Dense_0/kernel", f"{after}mlp.fc1.weight", transpose, transpose),
         Name(f"{dense}Dense_0/bias", f"{after}mlp.fc1.bias"),
-        Name(f"{dense}Dense_1/kernel", f"{after}mlp.fc2.weight", turned, turned),
+        Name(f"{dense}Dense_1/kernel", f"{after}mlp.fc2.weight", transpose, transpose),
         Name(f"{dense}Dense_1/bias", f"{after}mlp.fc2.bias"),
     )
 
@@ -76,9 +76,9 @@ NAMES = (
     *block(norm2="1", attention="0", mlp="0"),  # big_vision each kind by itself
     Name("Transformer/encoder_norm/scale", "norm.weight"),
     Name("Transformer/encoder_norm/bias", "norm.bias"),
-    Name("pre_logits/kernel", "pre_logits.fc.weight", turned, turned),
+    Name("pre_logits/kernel", "pre_logits.fc.weight", transpose, transpose),
     Name("pre_logits/bias", "pre_logits.fc.bias"),
-    Name("head/kernel", "head.weight", turned, turned),
+    Name("head/kernel", "head.weight", transpose, transpose),
     Name("head/bias", "head.bias"),
 )
 

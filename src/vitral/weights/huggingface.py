@@ -94,7 +94,7 @@ HOLDS: dict[str, dict[str, Collection[Any]]] = {
 _MASK = Name("embeddings.mask_token", "mask_token")
 _SWIGLU = tuple(row for row in DINO if "weights_" in row.theirs)
 _TEACHER = Name("cls_classifier.{p}", "head.{p}")
-WRITTEN = {
+FAMILY_BY_TYPE = {
     "vit": OTHERS,
     "deit": Family("Hugging Face DeiT", (_TEACHER, *VIT), MARK),
     "ijepa": OTHERS,

@@ -1,4 +1,4 @@
-"""What others call the tensors that we call as timm does: the tools with which each family's table is read, both ways.
+"""Tables from the tensor names of other libraries to ours, which are timm's, and the functions that apply them.
 
 In a table `{n}` stands for the number of a block and `{p}` for weight or bias. The first row for a name of ours is the
 one that is written; others are names that are read too.
@@ -26,7 +26,7 @@ class Name:
     theirs: str
     ours: str
     read: Callable[[Tensor], Tensor] | None = None
-    write: Callable[[Tensor, int], Tensor] | None = None  # is told the number of heads
+    write: Callable[[Tensor, int], Tensor] | None = None  # also takes the number of heads
 
     @cached_property
     def patterns(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
@@ -39,7 +39,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Family:
-    """Those who write weights with the same names, and what their names do not tell."""
+    """A kind of weights with the same tensor names, and what the names do not tell."""
 
     name: str
     table: tuple[Name, ...]
@@ -97,16 +97,16 @@ def _joined(tensors: Tensors) -> Tensors:
 
 
 def _parted(tensors: Mapping[str, Tensor]) -> Tensors:
-    """q, k and v apart."""
+    """The tensors with q, k and v apart."""
     whole, parts = ".attn.qkv.", JOINED[".attn.qkv."]
-    found: Tensors = {}
+    split: Tensors = {}
     for name, tensor in tensors.items():
         each = zip(parts, tensor.chunk(3), strict=True) if whole in name else [(whole, tensor)]
-        found |= {name.replace(whole, part): one.contiguous() for part, one in each}
-    return found
+        split |= {name.replace(whole, part): one.contiguous() for part, one in each}
+    return split
 
 
 def family_of(names: Iterable[str], families: Iterable[Family]) -> Family | None:
-    """The one that has such names."""
+    """The family whose mark is in one of these names, or None."""
     every = list(names)
     return next((one for one in families if any(re.search(one.mark, name) for name in every)), None)

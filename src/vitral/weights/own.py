@@ -19,7 +19,7 @@ from vitral.model.interface import Model
 from vitral.plugin import Code, is_plugin, load_stored_plugins
 from vitral.settings import FORMAT, Settings, check_format
 
-CODE = "code_sha256"  # in `about`: of the file that the model is in, where that is somebody's own
+CODE = "code_sha256"  # in `about`: of the file that the model is in, where that is a user's own
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Header(Settings):
     about: dict[str, str] = {}
 
     @model_validator(mode="after")
-    def _one_name_a_class(self) -> Self:
+    def _one_name_per_class(self) -> Self:
         if len(self.class_names) != self.model.classes:
             raise ValueError(f"It has {len(self.class_names)} class_names for {self.model.classes} classes.")
         if self.preprocess.channels != self.model.channels:
-            given, taken = self.preprocess.channels, self.model.channels
-            raise ValueError(f"Its preprocessing gives {given} channels, and its model takes {taken}.")
+            gives, takes = self.preprocess.channels, self.model.channels
+            raise ValueError(f"Its preprocessing gives {gives} channels, and its model takes {takes}.")
         if any(side % self.model.stride for side in self.preprocess.image_size):
             raise ValueError(f"Its preprocessing gives {self.preprocess.image_size}, which its patches do not divide.")
         return self
@@ -80,13 +80,13 @@ def read_weights(path: Path, code: Code = ()) -> Weights:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             header = _header(path, file.metadata() or {})
-            found = {name: _describe(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            specs = {name: _describe(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
         # On the meta device a model has shapes and no memory: a header that claims a huge model costs nothing.
         config = _config(path, header, code)
         with torch.device("meta"):
             model = build(config)
         expected = {name: ("F32", tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
-        _compare(path, found, expected)
+        _compare(path, specs, expected)
         model.load_state_dict(safetensors.torch.load_file(path), assign=True)
     except (safetensors.SafetensorError, OSError) as error:
         raise WeightsError(f"{path} is damaged, or is not a safetensors file ({error}).") from None
@@ -95,8 +95,8 @@ def read_weights(path: Path, code: Code = ()) -> Weights:
 
 def _config(path: Path, header: Header, code: Code) -> ModelConfig:
     kind = header.model.kind
-    stored = {kind: header.about.get(CODE, "")} if is_plugin(kind) else {}
-    return resolve(header.model, load_stored_plugins(stored, code, str(path)))
+    digests = {kind: header.about.get(CODE, "")} if is_plugin(kind) else {}
+    return resolve(header.model, load_stored_plugins(digests, code, str(path)))
 
 
 def _header(path: Path, metadata: dict[str, str]) -> Header:
@@ -112,23 +112,23 @@ def _header(path: Path, metadata: dict[str, str]) -> Header:
         raise WeightsError(f"{path} describes a model that cannot be. {error}") from None
 
 
-Described = dict[str, tuple[str, tuple[int, ...]]]  # name → (dtype, shape)
+TensorSpecs = dict[str, tuple[str, tuple[int, ...]]]  # name → (dtype, shape)
 
 
 def _describe(tensor: object) -> tuple[str, tuple[int, ...]]:
     return tensor.get_dtype(), tuple(tensor.get_shape())  # type: ignore[attr-defined]
 
 
-def _compare(path: Path, found: Described, expected: Described) -> None:
-    missing, extra = sorted(expected.keys() - found.keys()), sorted(found.keys() - expected.keys())
+def _compare(path: Path, actual: TensorSpecs, expected: TensorSpecs) -> None:
+    missing, extra = sorted(expected.keys() - actual.keys()), sorted(actual.keys() - expected.keys())
     if missing or extra:
         what = f"{missing[0]} is missing" if missing else f"{extra[0]} is too many"
         raise WeightsError(
-            f"{path} contradicts itself: its config describes {len(expected)} tensors, it holds {len(found)}; {what}."
+            f"{path} contradicts itself: its config describes {len(expected)} tensors, it holds {len(actual)}; {what}."
         )
     for name, (dtype, shape) in expected.items():
-        if found[name] != (dtype, shape):
+        if actual[name] != (dtype, shape):
             raise WeightsError(
                 f"{path} contradicts itself: by its config {name} is {dtype} {shape}, "
-                f"in the file it is {found[name][0]} {found[name][1]}."
+                f"in the file it is {actual[name][0]} {actual[name][1]}."
             )

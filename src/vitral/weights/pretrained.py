@@ -1,4 +1,4 @@
-"""Anybody's weights become a model: `load_pretrained`."""
+"""Weights of any library become a model: `load_pretrained`."""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from vitral.weights.imagenet import imagenet_classes
 from vitral.weights.names import Family, Tensors, family_of, renamed
 from vitral.weights.own import Weights, read_weights
 from vitral.weights.processors import read_processor, read_timm
-from vitral.weights.stored import Stored, of_module, read_stored
+from vitral.weights.stored import RawWeights, of_module, read_raw_weights
 
 FAMILIES = (*huggingface.FAMILIES, *torchvision.FAMILIES, *google.FAMILIES, *timm.FAMILIES)
 ENOUGH = 0.95  # of the trunk's numbers, below which the file is not what it seems to be
@@ -35,8 +35,8 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and std
 
 
 @dataclass(frozen=True)
-class Loaded:
-    """What became of each tensor, and where what they do not tell was taken from."""
+class LoadReport:
+    """What became of each tensor, and where the facts come from that tensors do not tell."""
 
     family: str
     rows: tuple[tuple[str, str], ...]  # (loaded, resampled, adapted, new or left over; what)
@@ -51,7 +51,7 @@ class Loaded:
 class Pretrained(Weights):
     """A model that was trained elsewhere, ready for use, and how it was loaded."""
 
-    loaded: Loaded | None = None  # None: Vitral's own weights, which fit as they are
+    loaded: LoadReport | None = None  # None: Vitral's own weights, which fit as they are
     folder: Path | None = None  # of Vitral's own weights: where they lie, with what was measured beside them
 
     @property
@@ -61,8 +61,8 @@ class Pretrained(Weights):
             return ()
         rows = [f"Of the weights, {what}: {words}." for what, words in self.loaded.rows if what in ("new", "left over")]
         guessed = [fact for fact, who in self.loaded.facts if who.startswith("as is usual")]
-        told = f"No file beside the weights tells, so as is usual for {self.loaded.family}: {', '.join(guessed)}."
-        return (*rows, told) if guessed else tuple(rows)
+        note = f"No file beside the weights tells, so as is usual for {self.loaded.family}: {', '.join(guessed)}."
+        return (*rows, note) if guessed else tuple(rows)
 
 
 def load_pretrained(
@@ -92,18 +92,18 @@ def load_pretrained(
     """
     if isinstance(source, Model):
         raise WeightsError("This is a model of Vitral already: there is nothing to load.")
-    stored = stored_of(source)
-    if "vitral" in stored.metadata:
+    raw = raw_weights_of(source)
+    if "vitral" in raw.metadata:
         if (heads, norm_eps, resample) != (None, None, None):
-            raise WeightsError(f"{stored.where} tells all of itself: leave heads, norm_eps and resample out.")
-        assert stored.path is not None  # metadata is of a file
-        own = read_weights(stored.path, code)
-        pretrained = Pretrained(own.model, own.preprocess, own.class_names, own.about, folder=stored.path.parent)
+            raise WeightsError(f"{raw.where} tells all of itself: leave heads, norm_eps and resample out.")
+        assert raw.path is not None  # metadata is of a file
+        own = read_weights(raw.path, code)
+        pretrained = Pretrained(own.model, own.preprocess, own.class_names, own.about, folder=raw.path.parent)
     else:
-        facts = facts_from("given", heads=heads, norm_eps=norm_eps, resample=resample).then(facts_of(stored))
+        facts = facts_from("given", heads=heads, norm_eps=norm_eps, resample=resample).then(facts_of(raw))
         if facts.image_size is None and image_size is not None:
             facts = facts.then(facts_from("given", image_size=_pair(image_size)))
-        pretrained = _translated(stored, facts)
+        pretrained = _translate(raw, facts)
     return adapt(pretrained, classes=classes, image_size=image_size, channels=channels)
 
 
@@ -125,24 +125,24 @@ def adapt(
     return pretrained
 
 
-def stored_of(source: str | Path | nn.Module) -> Stored:
-    """Tensors from wherever they are."""
+def raw_weights_of(source: str | Path | nn.Module) -> RawWeights:
+    """The weights of a file, a folder, a run, the Hub or a module, as they are there."""
     if isinstance(source, nn.Module):
         return of_module(source)
     if str(source).startswith("hf:"):
-        return replace(read_stored(from_hub(str(source).removeprefix("hf:"))), where=str(source))
+        return replace(read_raw_weights(from_hub(str(source).removeprefix("hf:"))), where=str(source))
     path = Path(source)
     if not path.exists() and (named := data_directory("auto") / "weights" / path).exists():
         path = named
     if not path.exists():
-        raise WeightsError(f"There is no run and no file of weights {source}. {_meant(path)}")
+        raise WeightsError(f"There is no run and no file of weights {source}. {_suggestion(path)}")
     if path.suffix.lower() in ENDINGS:
         raise WeightsError(f"{source} is a picture, and a run or weights were expected: the model comes first.")
-    return read_stored(path)
+    return read_raw_weights(path)
 
 
-def _meant(path: Path) -> str:
-    """What somebody may have meant by a name that is not there."""
+def _suggestion(path: Path) -> str:
+    """A sentence on what may be meant by a name that is not there."""
     places = [Path("runs"), path.parent]
     runs = [str(one) for place in places if place.is_dir() for one in place.iterdir() if one.is_dir()]
     weights = data_directory("auto") / "weights"
@@ -165,37 +165,35 @@ def from_hub(name: str) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise WeightsError(f"hf:{name} needs huggingface_hub: pip install 'vitral[hub]'") from None
-    wanted = ["*.json", "*.safetensors", "*.npz"]  # no pickle is even fetched
+    patterns = ["*.json", "*.safetensors", "*.npz"]  # no pickle is even fetched
     try:
-        return Path(snapshot_download(name, allow_patterns=wanted))
+        return Path(snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the library's, or those of whatever carries its bytes
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise WeightsError(f"hf:{name} could not be fetched, and is not in the cache ({reason})") from None
 
 
-def _translated(stored: Stored, facts: ModelFacts) -> Pretrained:
-    family = _family(stored)
+def _translate(raw: RawWeights, facts: ModelFacts) -> Pretrained:
+    family = _family(raw)
     try:
-        tensors, left_over = renamed(_numbers(stored), family)
+        tensors, left_over = renamed(_numbers(raw), family)
         config, facts = describe(tensors, family, facts)
     except WeightsError as error:
-        raise WeightsError(f"{stored.where} looks like weights of {family.name}, but cannot be used. {error}") from None
+        raise WeightsError(f"{raw.where} looks like weights of {family.name}, but cannot be used. {error}") from None
     except (IndexError, RuntimeError, ValueError) as error:
-        raise WeightsError(
-            f"{stored.where} has tensors of shapes that no ViT of {family.name} has ({error})."
-        ) from None
+        raise WeightsError(f"{raw.where} has tensors of shapes that no ViT of {family.name} has ({error}).") from None
     with torch.device("meta"):
         model = build(config)
     expected = model.state_dict()
     for name in tensors.keys() & expected.keys():
         if tensors[name].shape != expected[name].shape:
-            found, wanted = ("×".join(map(str, one.shape)) for one in (tensors[name], expected[name]))
-            raise WeightsError(f"{stored.where}: {name} is {found}, and the other tensors ask for {wanted}.")
+            actual, needed = ("×".join(map(str, one.shape)) for one in (tensors[name], expected[name]))
+            raise WeightsError(f"{raw.where}: {name} is {actual}, and the other tensors ask for {needed}.")
     new = sorted(expected.keys() - tensors.keys())
     share = _share_of_trunk(model.layers(), new)
     if share < ENOUGH:
         raise WeightsError(
-            f"{stored.where} has {share:.0%} of what a {family.name} ViT of this shape needs: {new[0]} is missing"
+            f"{raw.where} has {share:.0%} of what a {family.name} ViT of this shape needs: {new[0]} is missing"
             + (f", and {len(new) - 1} more." if len(new) > 1 else ".")
         )
     state = {name: tensors[name] for name in expected if name in tensors}
@@ -205,57 +203,57 @@ def _translated(stored: Stored, facts: ModelFacts) -> Pretrained:
     left_over += sorted(tensors.keys() - expected.keys())
     if strange := [name for name in left_over if _of_the_trunk(name)]:
         raise WeightsError(
-            f"{stored.where} looks like weights of {family.name}, but {_some(strange)} would be left out: "
+            f"{raw.where} looks like weights of {family.name}, but {_some(strange)} would be left out: "
             "it is another architecture, and its outputs would be others."
         )
-    loaded = sum(tensors[name].numel() for name in expected if name in tensors)
-    kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in stored.tensors.values()} - {"float32"}
+    count = sum(tensors[name].numel() for name in expected if name in tensors)
+    kinds = {str(tensor.dtype).removeprefix("torch.") for tensor in raw.tensors.values()} - {"float32"}
     rows = [
-        ("loaded", f"{len(expected) - len(new)} tensors, {loaded:,} numbers" + "".join(f", from {k}" for k in kinds))
+        ("loaded", f"{len(expected) - len(new)} tensors, {count:,} numbers" + "".join(f", from {k}" for k in kinds))
     ]
     rows += [("new", _some(new))] if new else []
     rows += [("left over", _some(left_over))] if left_over else []
-    preprocess, who = _preprocess(stored, config, family)
+    preprocess, who = _preprocess(raw, config, family)
     if preprocess.channels != config.channels:
         raise WeightsError(
-            f"{stored.where}: pictures are prepared in {preprocess.channels} channels, "
+            f"{raw.where}: pictures are prepared in {preprocess.channels} channels, "
             f"and the model takes {config.channels}."
         )
     names = facts.class_names if facts.class_names and len(facts.class_names) == config.classes else None
-    told_by = [(f"{name} = {getattr(facts, name)}", by) for name, by in facts.said.items() if name in SHOWN]
-    told_by.append((f"pixels = {preprocess.resize.kind}, mean {preprocess.mean}, std {preprocess.std}", who))
+    sources = [(f"{name} = {getattr(facts, name)}", by) for name, by in facts.sources.items() if name in SHOWN]
+    sources.append((f"pixels = {preprocess.resize.kind}, mean {preprocess.mean}, std {preprocess.std}", who))
     if names is None and config.classes == len(imagenet_classes()):
         names = tuple(imagenet_classes().values())
-        told_by.append(("class names = those of ImageNet", "as is usual for 1,000 classes"))
-    licence = str(stored.about.get("licence") or next((one.licence for one in KNOWN if one.where == stored.where), ""))
+        sources.append(("class names = those of ImageNet", "as is usual for 1,000 classes"))
+    licence = str(raw.about.get("licence") or next((one.licence for one in KNOWN if one.where == raw.where), ""))
     return Pretrained(
         model.eval().requires_grad_(True),
         preprocess,
         names or _numbered(config.classes),
         {"family": family.name} | ({"licence": licence} if licence else {}),
-        Loaded(family.name, tuple(rows), tuple(told_by)),
+        LoadReport(family.name, tuple(rows), tuple(sources)),
     )
 
 
 SHOWN = ("heads", "norm_eps", "resample", "mlp", "pool")  # of the facts: what changes the outputs
 
 
-def _family(stored: Stored) -> Family:
-    if any(name.startswith("to_patch_embedding.") for name in stored.tensors):
+def _family(raw: RawWeights) -> Family:
+    if any(name.startswith("to_patch_embedding.") for name in raw.tensors):
         raise WeightsError(
-            f"{stored.where} has the names of vit-pytorch, whose ViT has norms around its patch layer and heads of any "
+            f"{raw.where} has the names of vit-pytorch, whose ViT has norms around its patch layer and heads of any "
             "size. No checkpoints of it are in use, so ours has no such parts (docs/decisions/0011)."
         )
-    if is_resnet(stored.tensors):
-        raise WeightsError(f"{stored.where} is a CNN, and no ViT: it can teach one, with teacher.source.")
-    family = family_of(stored.tensors, FAMILIES)
+    if is_resnet(raw.tensors):
+        raise WeightsError(f"{raw.where} is a CNN, and no ViT: it can teach one, with teacher.source.")
+    family = family_of(raw.tensors, FAMILIES)
     if family is None:
         known = ", ".join(dict.fromkeys(one.name for one in FAMILIES))
         raise WeightsError(
-            f"{stored.where} is no ViT of a family that is known here ({known}): its tensors are called "
-            f"{_some(sorted(stored.tensors))}."
+            f"{raw.where} is no ViT of a family that is known here ({known}): its tensors are called "
+            f"{_some(sorted(raw.tensors))}."
         )
-    return timm.DINO if family is timm.TIMM and stored.about.get("family") == "DINO" else family
+    return timm.DINO if family is timm.TIMM and raw.about.get("family") == "DINO" else family
 
 
 def _of_the_trunk(name: str) -> bool:
@@ -265,17 +263,17 @@ def _of_the_trunk(name: str) -> bool:
     return bool(inside) and not beside
 
 
-def _numbers(stored: Stored) -> Tensors:
-    """In float32, all of them finite."""
-    for name, tensor in stored.tensors.items():
+def _numbers(raw: RawWeights) -> Tensors:
+    """The tensors in float32; a `WeightsError` unless all are finite."""
+    for name, tensor in raw.tensors.items():
         if not tensor.is_floating_point():
             if name.endswith(("num_batches_tracked", "position_ids")):
                 continue
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise WeightsError(f"{stored.where}: {name} holds {kind}, and weights are fractions.")
+            raise WeightsError(f"{raw.where}: {name} holds {kind}, and weights are fractions.")
         if not tensor.float().isfinite().all():
-            raise WeightsError(f"{stored.where}: {name} holds numbers that are not finite. The file is damaged.")
-    return {name: tensor.float() for name, tensor in stored.tensors.items()}
+            raise WeightsError(f"{raw.where}: {name} holds numbers that are not finite. The file is damaged.")
+    return {name: tensor.float() for name, tensor in raw.tensors.items()}
 
 
 def _share_of_trunk(layers: Sequence[Layer], missing: Sequence[str]) -> float:
@@ -283,16 +281,16 @@ def _share_of_trunk(layers: Sequence[Layer], missing: Sequence[str]) -> float:
     return 1 - sum(trunk.get(name, 0) for name in missing) / sum(trunk.values())
 
 
-def _preprocess(stored: Stored, config: ViTConfig, family: Family) -> tuple[Preprocess, str]:
-    """As their makers say, and where; else the centre, with the mean and std that are usual."""
+def _preprocess(raw: RawWeights, config: ViTConfig, family: Family) -> tuple[Preprocess, str]:
+    """The preprocessing that stands beside the weights, and in which file; else what is usual for the family."""
     try:
-        if told := stored.about.get("preprocess"):  # we wrote it
-            return Preprocess.read(told, "preprocess."), "about.json"
-        if stored.processor:
-            return read_processor(stored.processor, config.height_width), "preprocessor_config.json"
-        if timms := stored.config.get("pretrained_cfg"):
+        if settings := raw.about.get("preprocess"):  # we wrote it
+            return Preprocess.read(settings, "preprocess."), "about.json"
+        if raw.processor:
+            return read_processor(raw.processor, config.height_width), "preprocessor_config.json"
+        if timms := raw.config.get("pretrained_cfg"):
             return read_timm(timms), "config.json"
-        about = stored.about
+        about = raw.about
         usual = HALF if family.half or config.channels != 3 else IMAGENET
         mean, std = (
             tuple(about.get(name, one))[: config.channels] for name, one in zip(("mean", "std"), usual, strict=True)
@@ -313,12 +311,12 @@ def _preprocess(stored: Stored, config: ViTConfig, family: Family) -> tuple[Prep
         ), who
     except (RecipeError, TypeError, ValueError) as error:
         raise WeightsError(
-            f"What stands beside {stored.where} on how pictures are prepared cannot be used. {error}"
+            f"What stands beside {raw.where} on how pictures are prepared cannot be used. {error}"
         ) from None
 
 
 def _with_classes(pretrained: Pretrained, names: tuple[str, ...]) -> Pretrained:
-    """A new head, which starts at zero; unless the old one is for the same classes, in whatever order."""
+    """With a new head, which starts at zero; unless the old one is for the same classes, in whatever order."""
     model, config, state = pretrained.model, pretrained.model.config, pretrained.model.state_dict()
     if names == pretrained.class_names:
         return pretrained
@@ -328,17 +326,20 @@ def _with_classes(pretrained: Pretrained, names: tuple[str, ...]) -> Pretrained:
         rows = torch.tensor([pretrained.class_names.index(name) for name in names])
         turned = {name: state[name][rows] for name in heads}
         row = ("adapted", "the order of the classes")
-        return _noted(pretrained, _made(config, state | turned), row, class_names=names)
+        return _with_row(pretrained, _build_with(config, state | turned), row, class_names=names)
     above = {name for layer in model.layers() if layer.part != "trunk" for name in layer.parameters}
     changed = config.with_classes(len(names))
     trunk = {name: tensor for name, tensor in state.items() if name not in above}
     new = {name: torch.zeros(one.shape) for name, one in _shapes(changed).items() if name not in trunk}
     words = f"a head for {len(names)} classes" + (f" in place of {config.classes}" if config.classes else "")
-    return _noted(pretrained, _made(changed, trunk | new), ("new", words), class_names=names)
+    return _with_row(pretrained, _build_with(changed, trunk | new), ("new", words), class_names=names)
 
 
 def _with_channels(pretrained: Pretrained, channels: int) -> Pretrained:
-    """Grey is the sum over colours, so that a grey picture gives what it gave; more are the same again, and weaker."""
+    """With a first layer for other channels.
+
+    Grey is the sum over colours, so that a grey picture gives what it gave; more are the same again, and weaker.
+    """
     model, had = pretrained.model, pretrained.model.config.channels
     if had == channels:
         return pretrained
@@ -355,7 +356,9 @@ def _with_channels(pretrained: Pretrained, channels: int) -> Pretrained:
     mean, std = (_for_channels(numbers, channels) for numbers in (old.mean, old.std))
     preprocess = Preprocess.read({**old.write(), "channels": channels, "mean": mean, "std": std}, "preprocess.")
     words = f"the first layer from {had} to {channels} channels"
-    return _noted(pretrained, _made(changed, state | {name: adapted}), ("adapted", words), preprocess=preprocess)
+    return _with_row(
+        pretrained, _build_with(changed, state | {name: adapted}), ("adapted", words), preprocess=preprocess
+    )
 
 
 def _for_channels(numbers: tuple[float, ...], channels: int) -> list[float]:
@@ -373,13 +376,13 @@ def _at_size(pretrained: Pretrained, image_size: tuple[int, int]) -> Pretrained:
     preprocess = Preprocess.read({**pretrained.preprocess.write(), "image_size": image_size}, "preprocess.")
     before, after = (_grid(one) for one in (model, changed))
     if after == before:
-        return _noted(pretrained, model, preprocess=preprocess)
+        return _with_row(pretrained, model, preprocess=preprocess)
     words = f"positions from {before} to {after} patches, {model.config.resampling}"
-    return _noted(pretrained, changed, ("resampled", words), preprocess=preprocess)
+    return _with_row(pretrained, changed, ("resampled", words), preprocess=preprocess)
 
 
-def _noted(pretrained: Pretrained, model: Model, row: tuple[str, str] | None = None, **changes: Any) -> Pretrained:
-    loaded = pretrained.loaded or Loaded("Vitral", (), ())
+def _with_row(pretrained: Pretrained, model: Model, row: tuple[str, str] | None = None, **changes: Any) -> Pretrained:
+    loaded = pretrained.loaded or LoadReport("Vitral", (), ())
     rows = (*loaded.rows, row) if row else loaded.rows
     return replace(pretrained, model=model, loaded=replace(loaded, rows=rows), **changes)
 
@@ -389,7 +392,7 @@ def _grid(model: Model) -> str:
     return f"{down}×{across}"
 
 
-def _made(config: ModelConfig, state: dict[str, Tensor]) -> Model:
+def _build_with(config: ModelConfig, state: dict[str, Tensor]) -> Model:
     with torch.device("meta"):
         model = build(config)
     model.load_state_dict(state, assign=True)

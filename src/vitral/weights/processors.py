@@ -15,7 +15,7 @@ from vitral.data.config import AnyResize, AsItIs, Interpolation, Resize, Roundin
 from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError, WeightsError
 
-_MOST = 8_192  # pixels a side
+_MOST = 8_192  # pixels per side
 _IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 _HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 _CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
@@ -35,36 +35,36 @@ _SQUARE = ("ViT", "DeiT", "Beit")  # to them a size of 224 is 224 × 224; to the
 
 
 def read_processor(values: Mapping[str, Any], image_size: tuple[int, int]) -> Preprocess:
-    """What a preprocessor_config.json of transformers asks for. `image_size` is the model's: it counts only where
+    """The Preprocess of a preprocessor_config.json of transformers. `image_size` is the model's: it counts only where
     the processor does not resize.
 
     >>> read_processor({"image_processor_type": "BitImageProcessor", "size": 256}, (224, 224)).resize
     Scale(kind='shortest', share=0.875, rounding='down')
     """
     kind = _kind(values)
-    asked = _PROCESSORS[kind] | {name: value for name, value in values.items() if value is not None}
-    if not asked["do_rescale"] or asked["rescale_factor"] != 1 / 255:
-        factor = asked["rescale_factor"] if asked["do_rescale"] else 1
+    settings = _PROCESSORS[kind] | {name: value for name, value in values.items() if value is not None}
+    if not settings["do_rescale"] or settings["rescale_factor"] != 1 / 255:
+        factor = settings["rescale_factor"] if settings["do_rescale"] else 1
         raise WeightsError(f"The image processor multiplies pixels by {factor!r}, and Vitral only by 1/255.")
-    if asked.get("do_pad"):
+    if settings.get("do_pad"):
         raise WeightsError("The image processor pads pictures to a size (do_pad), which Vitral does not.")
-    resize, size = _resize(kind, asked, image_size)
-    mean, std = (_numbers(asked[name], name) for name in ("image_mean", "image_std"))
-    if not asked["do_normalize"]:
+    resize, size = _resize(kind, settings, image_size)
+    mean, std = (_numbers(settings[name], name) for name in ("image_mean", "image_std"))
+    if not settings["do_normalize"]:
         mean, std = (0.0,) * len(mean), (1.0,) * len(mean)
     return _preprocess(
         image_size=size,
         channels=len(mean),
-        background=255 if asked.get("do_convert_rgb") else 0,  # transformers puts transparent pictures on white
+        background=255 if settings.get("do_convert_rgb") else 0,  # transformers puts transparent pictures on white
         resize=resize,
-        interpolation=_filter(asked["resample"]),
+        interpolation=_filter(settings["resample"]),
         mean=mean,
         std=std,
     )
 
 
 def read_timm(values: Mapping[str, Any]) -> Preprocess:
-    """What timm's `pretrained_cfg` asks for in evaluation: `input_size`, `interpolation`, `crop_pct`, `crop_mode`,
+    """The Preprocess of timm's `pretrained_cfg` in evaluation: `input_size`, `interpolation`, `crop_pct`, `crop_mode`,
     `mean` and `std`. Other names in it say nothing about pixels.
 
     >>> read_timm({"input_size": [3, 224, 224], "crop_pct": 0.875}).resize
@@ -72,21 +72,21 @@ def read_timm(values: Mapping[str, Any]) -> Preprocess:
     """
     if not isinstance(values, Mapping):
         raise WeightsError("timm's pretrained_cfg should be a table of named settings.")
-    asked = {"input_size": [3, 224, 224], "interpolation": "bicubic", "crop_pct": 0.875, "crop_mode": "center"}
-    asked |= _IMAGENET | {name: value for name, value in values.items() if value}  # timm: empty means the default
-    if not isinstance(asked["input_size"], list | tuple) or len(asked["input_size"]) != 3:
-        raise WeightsError(f"input_size is {asked['input_size']!r}, and should be [channels, height, width].")
-    channels, height, width = (_whole(number, "input_size") for number in asked["input_size"])
-    if asked["interpolation"] not in get_args(Interpolation):
+    settings = {"input_size": [3, 224, 224], "interpolation": "bicubic", "crop_pct": 0.875, "crop_mode": "center"}
+    settings |= _IMAGENET | {name: value for name, value in values.items() if value}  # timm: empty means the default
+    if not isinstance(settings["input_size"], list | tuple) or len(settings["input_size"]) != 3:
+        raise WeightsError(f"input_size is {settings['input_size']!r}, and should be [channels, height, width].")
+    channels, height, width = (_whole(number, "input_size") for number in settings["input_size"])
+    if settings["interpolation"] not in get_args(Interpolation):
         known = ", ".join(get_args(Interpolation))
-        raise WeightsError(f"interpolation is {asked['interpolation']!r}, and should be one of {known}.")
+        raise WeightsError(f"interpolation is {settings['interpolation']!r}, and should be one of {known}.")
     return _preprocess(
         image_size=(height, width),
         channels=channels,
-        resize=_timm_resize(asked["crop_mode"], _share(asked["crop_pct"]), (height, width)),
-        interpolation=asked["interpolation"],
-        mean=_numbers(asked["mean"], "mean"),
-        std=_numbers(asked["std"], "std"),
+        resize=_timm_resize(settings["crop_mode"], _share(settings["crop_pct"]), (height, width)),
+        interpolation=settings["interpolation"],
+        mean=_numbers(settings["mean"], "mean"),
+        std=_numbers(settings["std"], "std"),
     )
 
 
@@ -103,8 +103,8 @@ def write_processor(preprocess: Preprocess) -> dict[str, Any]:
             f"transformers reads grey or colour pictures, and this model takes {preprocess.channels} bands."
         )
     (height, width), how = preprocess.image_size, preprocess.resize
-    name, seen = "ViTImageProcessor", {"height": height, "width": width}
-    size = seen
+    name, output_size = "ViTImageProcessor", {"height": height, "width": width}
+    size = output_size
     if isinstance(how, Resize):
         if height != width:
             raise WeightsError(
@@ -124,7 +124,7 @@ def write_processor(preprocess: Preprocess) -> dict[str, Any]:
         "do_resize": not isinstance(how, AsItIs),
         "size": size,
         "resample": Image.Resampling[preprocess.interpolation.upper()].value,
-        **({} if name == "ViTImageProcessor" else {"do_center_crop": True, "crop_size": seen}),
+        **({} if name == "ViTImageProcessor" else {"do_center_crop": True, "crop_size": output_size}),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
@@ -146,21 +146,21 @@ def _kind(values: Mapping[str, Any]) -> str:
     return kind
 
 
-def _resize(kind: str, asked: dict[str, Any], image_size: tuple[int, int]) -> tuple[AnyResize, tuple[int, int]]:
-    """How, and the height and width that come out."""
-    crops = bool(asked.get("do_center_crop"))
-    if not asked["do_resize"]:
+def _resize(kind: str, settings: dict[str, Any], image_size: tuple[int, int]) -> tuple[AnyResize, tuple[int, int]]:
+    """How pictures are resized, and the height and width that come out."""
+    crops = bool(settings.get("do_center_crop"))
+    if not settings["do_resize"]:
         if crops:
             raise WeightsError("The image processor crops pictures that it has not resized, which Vitral does not.")
         return AsItIs(), image_size
-    size = _size(asked["size"], "size", square=kind in _SQUARE)
+    size = _size(settings["size"], "size", square=kind in _SQUARE)
     if kind == "ConvNext":
         if isinstance(size, tuple) or crops:
             raise WeightsError("A ConvNextImageProcessor should have a shortest_edge, and no crop of its own.")
-        seen = size, size
+        output_size = size, size
         # From 384 pixels on it stretches, as its class has it.
-        return (Scale() if size >= 384 else _scaled(int(size / _share(asked["crop_pct"])), seen)), seen
-    cut = _size(asked["crop_size"], "crop_size", square=True) if crops and "crop_size" in asked else size
+        return (Scale() if size >= 384 else _scaled(int(size / _share(settings["crop_pct"])), output_size)), output_size
+    cut = _size(settings["crop_size"], "crop_size", square=True) if crops and "crop_size" in settings else size
     if isinstance(cut, int):
         raise WeightsError(
             "The image processor scales the shorter side and does not crop: pictures come out in many sizes, "
@@ -228,7 +228,7 @@ def _numbers(value: Any, name: str) -> tuple[float, ...]:
 
 
 def _filter(value: Any) -> Interpolation:
-    """Of Pillow's number."""
+    """The filter of Pillow's number."""
     names: dict[int, Interpolation] = {Image.Resampling[name.upper()].value: name for name in get_args(Interpolation)}
     if type(value) is not int or value not in names:
         known = ", ".join(f"{number} ({name})" for number, name in sorted(names.items()))

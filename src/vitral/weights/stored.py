@@ -27,10 +27,10 @@ FILES = ("model.safetensors", "model.safetensors.index.json", "model.npz")  # in
 
 
 @dataclass(frozen=True)
-class Stored:
+class RawWeights:
     """Weights under their own names, and what their makers wrote beside them."""
 
-    where: str  # as it was asked for
+    where: str  # the source, as the user named it
     tensors: dict[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)  # config.json: transformers, or timm on the Hub
@@ -40,8 +40,8 @@ class Stored:
     path: Path | None = None  # the file that was read
 
 
-def read_stored(source: Path) -> Stored:
-    """A file, or a folder with one."""
+def read_raw_weights(source: Path) -> RawWeights:
+    """The weights in a file, or in a folder that has one such file."""
     path = _file_in(source) if source.is_dir() else source
     if not path.is_file():
         raise WeightsError(f"{path} is not there. A file or a folder of weights was expected.")
@@ -60,7 +60,7 @@ def read_stored(source: Path) -> Stored:
     except (safetensors.SafetensorError, OSError) as error:
         raise WeightsError(f"{path} is damaged, or is not a file of weights ({error}).") from None
     beside = {name: _json(path.parent / f"{name}.json") for name in ("config", "preprocessor_config", "about")}
-    return Stored(
+    return RawWeights(
         str(source), tensors, metadata, beside["config"], beside["preprocessor_config"], beside["about"], path=path
     )
 
@@ -73,8 +73,8 @@ def refusal(path: Path) -> str:
     )
 
 
-def of_module(module: nn.Module) -> Stored:
-    """A model that somebody has in memory: of timm, transformers or torchvision."""
+def of_module(module: nn.Module) -> RawWeights:
+    """The weights of a model in memory: of timm, transformers or torchvision."""
     config = getattr(module, "config", None)
     values = config.to_dict() if config is not None and hasattr(config, "to_dict") else {}
     if not values and isinstance(timms := getattr(module, "pretrained_cfg", None), dict):
@@ -82,22 +82,24 @@ def of_module(module: nn.Module) -> Stored:
     heads = {part.num_heads for part in module.modules() if isinstance(getattr(part, "num_heads", None), int)}
     eps = {part.eps for part in module.modules() if isinstance(part, nn.LayerNorm)}
     gelus = {_gelu(part) for part in module.modules()} - {None}
-    found: dict[str, set[Any]] = {"heads": heads, "norm_eps": eps, "mlp": gelus}
-    about = {name: one.pop() for name, one in found.items() if len(one) == 1}
+    candidates: dict[str, set[Any]] = {"heads": heads, "norm_eps": eps, "mlp": gelus}
+    about = {name: one.pop() for name, one in candidates.items() if len(one) == 1}
     tensors = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
-    return Stored(f"a {type(module).__name__} in memory", tensors, config=values, about=about, about_from="the module")
+    return RawWeights(
+        f"a {type(module).__name__} in memory", tensors, config=values, about=about, about_from="the module"
+    )
 
 
 def digest(tensors: Iterable[Tensor]) -> str:
-    """A word for these numbers and no others."""
-    found = hashlib.sha256()
+    """16 hex digits of the sha256 of these numbers, in float32."""
+    sha256 = hashlib.sha256()
     for tensor in tensors:
-        found.update(tensor.detach().float().cpu().contiguous().numpy().data)
-    return found.hexdigest()[:16]
+        sha256.update(tensor.detach().float().cpu().contiguous().numpy().data)
+    return sha256.hexdigest()[:16]
 
 
 def _gelu(part: nn.Module) -> str | None:
-    """Which of ours it is; timm has classes of its own for two of them."""
+    """The word of ours for an activation, None for another module; timm has classes of its own for two of them."""
     if isinstance(part, nn.GELU):
         return "gelu-tanh" if part.approximate == "tanh" else "gelu"
     return {"QuickGELU": "gelu-quick", "GELUTanh": "gelu-tanh"}.get(type(part).__name__)

@@ -51,7 +51,7 @@ DINO = Family("DINO", NAMES, r"$^", PREFIX, resample="dino")  # by its names it 
 TIMM = Family("timm", NAMES, r"patch_embed\.proj\.weight$", PREFIX)
 FAMILIES = (DEIT3, MAE, DINOV2_REGISTERS, DINOV2, DINO, TIMM)
 
-# Of VisionTransformer: what its arguments are where nobody gives them.
+# The defaults of VisionTransformer's arguments.
 _DEFAULTS: dict[str, Any] = {
     "img_size": 224,
     "patch_size": 16,
@@ -75,14 +75,14 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def arguments(config: ViTConfig, unplaced: bool) -> dict[str, Any]:
-    """What timm's VisionTransformer has to be told to be this model, beside the number of classes. `unplaced`: no token
+    """The arguments of timm's VisionTransformer for this model, beside the number of classes. `unplaced`: no token
     before the patches has a place in its table."""
     image_size, hidden = config.image_size, config.mlp_size
     if config.mlp.kind == "swiglu":
         hidden *= 2  # it counts gate and value together
     ratio = hidden / config.width
     mean = config.pool.kind == "mean"
-    told = {
+    values = {
         "img_size": image_size if isinstance(image_size, int) else list(image_size),
         "patch_size": config.patch_size,
         "in_chans": config.channels,
@@ -102,12 +102,12 @@ def arguments(config: ViTConfig, unplaced: bool) -> dict[str, Any]:
         "final_norm": config.pool.norm != "none",
         "act_layer": {"gelu-tanh": "gelu_tanh", "gelu-quick": "quick_gelu"}.get(config.mlp.kind, "gelu"),
     }
-    return {name: value for name, value in told.items() if value != _DEFAULTS[name]}
+    return {name: value for name, value in values.items() if value != _DEFAULTS[name]}
 
 
 def architecture(config: ViTConfig) -> str:
     """A name from which `create_model` makes the model. Any shape will do, as `model_args` override those of the name;
-    but a norm's eps and a SwiGLU cannot be told in JSON: then there is none."""
+    but a norm's eps and a SwiGLU have no place in JSON: then it is empty."""
     if config.blocks.norm_eps != 1e-6 or config.mlp.kind == "swiglu":
         return ""
     return "deit_base_distilled_patch16_224" if config.tokens.kind == "distilled" else "vit_base_patch16_224"

@@ -47,8 +47,8 @@ def augment(
     """
     draws = Draws(seed, epoch, samples, np.broadcast_to(copies, len(samples)))
     policy = rounds(how.policy, draws)
-    stored = (images.shape[2], images.shape[3])
-    place = Place.drawn(how, draws, [one.matrices(size) for one in policy], stored=stored, size=size)
+    stored_size = (images.shape[2], images.shape[3])
+    place = Place.draw(how, draws, [one.matrices(size) for one in policy], stored_size=stored_size, size=size)
     changes = [change for one in policy for change in one.colours()]
     changes += _settings(how, draws, size)
     augmented = torch.empty(*images.shape[:2], *size)
@@ -62,33 +62,33 @@ def augment(
     return augmented
 
 
-def moved(maps: Tensor, how: Augment, draws: Draws, *, stored: Size, size: Size) -> Tensor:
-    """What belongs to places in the centres of pictures, (B, F, h, w), where `augment` has moved them to."""
+def moved(maps: Tensor, how: Augment, draws: Draws, *, stored_size: Size, size: Size) -> Tensor:
+    """Maps of the centres of pictures, (B, F, h, w), with the geometry that `augment` gives those pictures."""
     more = [one.matrices(size) for one in rounds(how.policy, draws)]
-    place = Place.drawn(how, draws, more, stored=stored, size=size, whole=False)
+    place = Place.draw(how, draws, more, stored_size=stored_size, size=size, whole=False)
     assert place.matrices is not None
     h, w = maps.shape[2:]
-    return resample(maps, np.linalg.inv(centre(stored, size)) @ place.matrices, (h, w), how.outside)
+    return resample(maps, np.linalg.inv(centre(stored_size, size)) @ place.matrices, (h, w), how.outside)
 
 
 def _settings(how: Augment, draws: Draws, size: Size) -> list[Change]:
-    """What follows the geometry, in this order; the last four happen to a share of the pictures."""
+    """The changes that follow the geometry, in this order; the last four happen to a share of the pictures."""
     everyone = np.ones(len(draws.samples), bool)
     changes = three(draws) if how.policy.kind == "three" else []
     reach = (how.brightness, how.contrast, how.saturation, how.hue)
     if any(reach):
         operations = (colour.brightness, colour.contrast, colour.saturation, colour.hue)
-        for operation, most, none, drawn in zip(operations, reach, (1, 1, 1, 0), draws("jitter", 4), strict=True):
+        for operation, most, none, number in zip(operations, reach, (1, 1, 1, 0), draws("jitter", 4), strict=True):
             if most:
-                changes.append(Change(operation, everyone, (none + (2 * drawn - 1) * most,)))
+                changes.append(Change(operation, everyone, (none + (2 * number - 1) * most,)))
     if how.grayscale:
         changes.append(Change(colour.grayscale, draws("grayscale", 1)[0] < how.grayscale))
     if how.blur:
-        chosen, sigma = draws("blur", 2)
-        changes.append(Change(colour.blur, chosen < how.blur, (blur_sigma(sigma),)))
+        chance, sigma = draws("blur", 2)
+        changes.append(Change(colour.blur, chance < how.blur, (blur_sigma(sigma),)))
     if how.solarize:
-        chosen = draws("solarize", 1)[0]
-        changes.append(Change(colour.solarize, chosen < how.solarize, (np.full_like(chosen, 128),)))
+        chance = draws("solarize", 1)[0]
+        changes.append(Change(colour.solarize, chance < how.solarize, (np.full_like(chance, 128),)))
     if how.erase:
         changes.append(erase(how.erase, draws, size))
     return changes

@@ -16,12 +16,12 @@ LARGE = 2**15
 @dataclass(frozen=True)
 class Change:
     operation: Callable[..., object]  # on pictures (B, C, H, W), in place; takes as many (B,) as `strength` has
-    chosen: NDArray[np.bool_]  # (B,) of the batch
+    mask: NDArray[np.bool_]  # (B,) of the batch
     strength: tuple[NDArray[Any], ...] = ()  # each (B,) of the batch
 
     def __call__(self, images: Tensor, rows: slice) -> None:
         """Change these rows of the batch, in place."""
-        some = np.flatnonzero(self.chosen[rows])
+        some = np.flatnonzero(self.mask[rows])
         strength = [one[rows][some] for one in self.strength]
         if len(some) == len(images):
             self.operation(images, *strength)

@@ -1,6 +1,6 @@
-"""Colours changed in place, one function an operation: (B, C, H, W) of 0 to 255. None of them knows of chance.
+"""Colours changed in place, one function per operation: (B, C, H, W) of 0 to 255. None of them knows of chance.
 
-A strength is one number for all, or one a picture, (B,). Three channels are red, green and blue; what is about colour
+A strength is one number for all, or one per picture, (B,). Three channels are red, green and blue; what is about colour
 leaves any other number of channels alone. A test holds each function against Pillow.
 
 A picture's result must not depend on its neighbours in the batch, not in the last bit. So sums go along one dimension,

@@ -15,8 +15,8 @@ LEAST, MOST = 0.02, 1 / 3  # share of the area
 
 
 def erase(share: float, draws: Draws, size: Size) -> Change:
-    """In this share of the pictures. The noise is whole levels, each as likely."""
-    chosen, area, shape, top, left = draws("erase", 5)
+    """A rectangle of noise in this share of the pictures. The noise is whole levels, each as likely."""
+    chance, area, shape, top, left = draws("erase", 5)
     heights, widths = rectangle(LEAST + (MOST - LEAST) * area, shape, limit=1 / 0.3)
 
     def fill(images: Tensor, rows: Whole, *corners: Whole) -> None:
@@ -25,7 +25,7 @@ def erase(share: float, draws: Draws, size: Size) -> Change:
             image[:, top:bottom, left:right] = levels[:, top:bottom, left:right]
 
     return Change(
-        fill, chosen < share, (np.arange(len(chosen)), *_span(heights, top, size[0]), *_span(widths, left, size[1]))
+        fill, chance < share, (np.arange(len(chance)), *_span(heights, top, size[0]), *_span(widths, left, size[1]))
     )
 
 

@@ -1,8 +1,8 @@
-"""Where each pixel of a training picture comes from: all geometry is one matrix a picture, and one resampling.
+"""Where each pixel of a training picture comes from: all geometry is one matrix per picture, and one resampling.
 
 A matrix (3, 3) leads from a place in the output back to one in the picture, both with sides from −1 to 1; so the change
-that is made first stands first in a product. Where only flips and whole pixels are asked for, pixels are picked by
-their index instead, and stay what they are.
+that happens first stands first in a product. Where there are only flips and whole pixels, pixels are picked by their
+index instead, and stay what they are.
 """
 
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ class Place:
     matrices: Numbers | None  # (B, 3, 3) of all of it; none where whole pixels are all there is
 
     @classmethod
-    def drawn(
-        cls, how: Augment, draws: Draws, more: list[Numbers], *, stored: Size, size: Size, whole: bool = True
+    def draw(
+        cls, how: Augment, draws: Draws, more: list[Numbers], *, stored_size: Size, size: Size, whole: bool = True
     ) -> "Place":
         """`more` are matrices of what comes last. Without `whole` there are matrices also for whole pixels."""
         count = len(draws.samples)
@@ -41,7 +41,7 @@ class Place:
         affine = bool(how.rotate or how.zoom or how.shear or how.shift)
         if whole and not (how.crop or affine or more):
             return cls(size, how.outside, mirrored, shift, None)
-        matrices = _crop(how, draws) if how.crop else np.stack([centre(stored, size)] * count)
+        matrices = _crop(how, draws) if how.crop else np.stack([centre(stored_size, size)] * count)
         if how.pad:
             matrices = matrices @ moves(shift[1] / size[1], shift[0] / size[0])
         if how.flip != "none":
@@ -56,20 +56,20 @@ class Place:
         """(B, C, H', W') of whole numbers, these rows of the batch → (B, C, H, W), float where it was resampled."""
         if self.matrices is not None:
             return resample(images, self.matrices[rows], self.size, self.outside, background)
-        return self._picked(images, rows, background)
+        return self._pick(images, rows, background)
 
-    def _picked(self, images: Tensor, rows: slice, background: int) -> Tensor:
+    def _pick(self, images: Tensor, rows: slice, background: int) -> Tensor:
         """Whole pixels only: the middle of each picture, shifted and flipped."""
         mirrored, shift = self.mirrored[rows], self.shift[:, rows]
         top, left = ((large - small) // 2 for large, small in zip(images.shape[2:], self.size, strict=True))
         if shift.any():
-            rows_seen, columns_seen = np.arange(top, top + self.size[0]), np.arange(left, left + self.size[1])
-            picked = _shifted(images, shift, rows_seen, columns_seen, self.outside, background)
+            centre_rows, centre_columns = np.arange(top, top + self.size[0]), np.arange(left, left + self.size[1])
+            pixels = _shifted(images, shift, centre_rows, centre_columns, self.outside, background)
         else:
-            picked = images[:, :, top : top + self.size[0], left : left + self.size[1]]
+            pixels = images[:, :, top : top + self.size[0], left : left + self.size[1]]
         if not mirrored.any():
-            return picked
-        return torch.where(torch.from_numpy(mirrored)[:, None, None, None], picked.flip(3), picked)
+            return pixels
+        return torch.where(torch.from_numpy(mirrored)[:, None, None, None], pixels.flip(3), pixels)
 
 
 def resample(images: Tensor, matrices: Numbers, size: Size, outside: str = "background", background: int = 0) -> Tensor:
@@ -182,10 +182,10 @@ def _crop(how: Augment, draws: Draws) -> Numbers:
     return matrices
 
 
-def centre(stored: Size, size: Size) -> Numbers:
-    """(3, 3): the middle of a picture that is larger than the output; the same pixels as `_picked`."""
+def centre(stored_size: Size, size: Size) -> Numbers:
+    """(3, 3): the middle of a picture that is larger than the output; the same pixels as `_pick`."""
     matrix = np.eye(3)
-    for row, (large, small) in enumerate(zip(stored[::-1], size[::-1], strict=True)):
+    for row, (large, small) in enumerate(zip(stored_size[::-1], size[::-1], strict=True)):
         matrix[row, row] = small / large
         matrix[row, 2] = (2 * ((large - small) // 2) + small) / large - 1
     return matrix
@@ -206,23 +206,23 @@ def _shifted(
     images: Tensor,
     shift: NDArray[np.int64],  # (2, B) down and across
     rows: NDArray[np.int64],  # (H,) and
-    columns: NDArray[np.int64],  # (W,): what is seen without a shift
+    columns: NDArray[np.int64],  # (W,): the pixels without a shift
     outside: str,
     background: int,
 ) -> Tensor:
     height, width = images.shape[2:]
     down, across = shift[:, :, None]  # each (B, 1)
     rows, columns = rows - down, columns - across  # (B, H) and (B, W)
-    picked = images[
+    pixels = images[
         torch.arange(len(images))[:, None, None, None],
         torch.arange(images.shape[1])[:, None, None],
         torch.from_numpy(_mirrored(rows, height))[:, None, :, None],
         torch.from_numpy(_mirrored(columns, width))[:, None, None, :],
     ]  # (B, C, H, W)
     if outside == "mirror":
-        return picked
+        return pixels
     empty = ((rows < 0) | (rows >= height))[:, :, None] | ((columns < 0) | (columns >= width))[:, None]  # (B, H, W)
-    return picked.masked_fill_(torch.from_numpy(empty)[:, None], background)
+    return pixels.masked_fill_(torch.from_numpy(empty)[:, None], background)
 
 
 def _mirrored(index: NDArray[np.int64], side: int) -> NDArray[np.int64]:

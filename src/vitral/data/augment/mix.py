@@ -37,15 +37,15 @@ def mix(
     share = betaincinv(alpha, alpha, level)  # (B,) of the picture itself, spread as Beta(alpha, alpha)
     weights = torch.from_numpy(share).to(images).view(-1, 1, 1, 1).expand(-1, 1, *images.shape[2:])
     if cut.any():
-        kept = _kept(share, down, across, images.shape[2], images.shape[3])  # (B, H, W)
-        share = np.where(cut, kept.mean((1, 2)), share)
-        chosen = torch.from_numpy(cut).to(images.device).view(-1, 1, 1, 1)
-        weights = torch.where(chosen, torch.from_numpy(kept).to(images)[:, None], weights)
+        keep = _keep_mask(share, down, across, images.shape[2], images.shape[3])  # (B, H, W)
+        share = np.where(cut, keep.mean((1, 2)), share)
+        is_cut = torch.from_numpy(cut).to(images.device).view(-1, 1, 1, 1)
+        weights = torch.where(is_cut, torch.from_numpy(keep).to(images)[:, None], weights)
     own = torch.from_numpy(share).to(targets)[:, None]
     return _mixed(images, weights), _mixed(targets, own)
 
 
-def _kept(share: Numbers, down: Numbers, across: Numbers, height: int, width: int) -> NDArray[np.bool_]:
+def _keep_mask(share: Numbers, down: Numbers, across: Numbers, height: int, width: int) -> NDArray[np.bool_]:
     """(B, H, W): all but a rectangle that has the shape of the picture, its centre anywhere, cut off at the edges."""
     side = np.sqrt(1 - share)
     rows = _inside(down, side, height)  # (B, H)

@@ -85,31 +85,31 @@ class Round:
         """The operations that change levels."""
         factor = 1 + self.sign * self.strength * self.full.enhance
         return [
-            Change(colour.brightness, self._chosen("brightness"), (factor,)),
-            Change(colour.saturation, self._chosen("saturation"), (factor,)),
-            Change(colour.contrast, self._chosen("contrast"), (factor,)),
-            Change(colour.sharpness, self._chosen("sharpness"), (factor,)),
-            Change(colour.posterize, self._chosen("posterize"), (8 - np.round(self.strength * self.full.bits),)),
-            Change(colour.solarize, self._chosen("solarize"), (256 * (1 - self.strength),)),
-            Change(colour.autocontrast, self._chosen("autocontrast")),
-            Change(colour.equalize, self._chosen("equalize")),
+            Change(colour.brightness, self._mask("brightness"), (factor,)),
+            Change(colour.saturation, self._mask("saturation"), (factor,)),
+            Change(colour.contrast, self._mask("contrast"), (factor,)),
+            Change(colour.sharpness, self._mask("sharpness"), (factor,)),
+            Change(colour.posterize, self._mask("posterize"), (8 - np.round(self.strength * self.full.bits),)),
+            Change(colour.solarize, self._mask("solarize"), (256 * (1 - self.strength),)),
+            Change(colour.autocontrast, self._mask("autocontrast")),
+            Change(colour.equalize, self._mask("equalize")),
         ]
 
-    def _chosen(self, name: str) -> NDArray[np.bool_]:
+    def _mask(self, name: str) -> NDArray[np.bool_]:
         return self.operation == OPERATIONS.index(name)
 
     def _signed(self, name: str) -> Numbers:
-        return np.where(self._chosen(name), self.sign * self.strength, 0.0)
+        return np.where(self._mask(name), self.sign * self.strength, 0.0)
 
 
 def rounds(policy: Policy | RandAugment, draws: Draws) -> list[Round]:
-    """RandAugment has as many as it is asked for, TrivialAugment one; 3-Augment is not made of rounds."""
+    """RandAugment has as many as its `operations`, TrivialAugment one; 3-Augment is not made of rounds."""
     if isinstance(policy, RandAugment):
-        drawn = draws("policy", 3 * policy.operations).reshape(policy.operations, 3, -1)
-        return [_round(one, np.full(one.shape[1], policy.magnitude / 30), RAND) for one in drawn]
+        numbers = draws("policy", 3 * policy.operations).reshape(policy.operations, 3, -1)
+        return [_round(one, np.full(one.shape[1], policy.magnitude / 30), RAND) for one in numbers]
     if policy.kind == "trivial":
-        drawn = draws("policy", 3)
-        return [_round(drawn, np.floor(31 * drawn[2]) / 30, WIDE)]
+        numbers = draws("policy", 3)
+        return [_round(numbers, np.floor(31 * numbers[2]) / 30, WIDE)]
     return []
 
 
@@ -124,11 +124,11 @@ def three(draws: Draws) -> list[Change]:
     ]
 
 
-def blur_sigma(drawn: Numbers) -> Numbers:
+def blur_sigma(number: Numbers) -> Numbers:
     """0.1 to 2 pixels, as BYOL and DeiT III have it."""
-    return 0.1 + 1.9 * drawn
+    return 0.1 + 1.9 * number
 
 
-def _round(drawn: Numbers, strength: Numbers, full: Range) -> Round:
-    operation = np.floor(drawn[0] * len(OPERATIONS)).astype(np.int64)
-    return Round(operation, strength, np.where(drawn[1] < 0.5, -1.0, 1.0), full)
+def _round(numbers: Numbers, strength: Numbers, full: Range) -> Round:
+    operation = np.floor(numbers[0] * len(OPERATIONS)).astype(np.int64)
+    return Round(operation, strength, np.where(numbers[1] < 0.5, -1.0, 1.0), full)

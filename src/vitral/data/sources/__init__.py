@@ -1,4 +1,4 @@
-"""Where pictures come from: a source becomes an Index. Chosen by what is given."""
+"""Where pictures come from: a source becomes an Index. Its name or path decides how it is opened."""
 
 import hashlib
 import os
@@ -26,12 +26,12 @@ class Storage(Protocol):
         """A picture as it is stored: the bytes of its file, or its pixels (H, W) or (H, W, channels)."""
 
     def stamp(self, number: int) -> str:
-        """Changes when the picture may have changed; told without reading it. No more than a key for caches."""
+        """Changes when the picture may have changed; known without reading it. No more than a key for caches."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """What a source holds: who is there, what it shows, and on which side of the split it stands."""
+    """The pictures of a source: their names, labels and splits, and where to read them."""
 
     source: str
     class_names: tuple[str, ...]
@@ -40,7 +40,7 @@ class Index:
     splits: NDArray[np.str_]  # (samples,) of SPLITS
     channels: int
     storage: Storage = field(repr=False)
-    notes: tuple[str, ...] = ()  # what was found and done, a sentence each
+    notes: tuple[str, ...] = ()  # sentences on what the source has, and on what was decided about it
     unread: tuple[str, ...] = ()  # pictures in formats that Vitral does not read
     groups: Sequence[str] | None = None  # (samples,) what belongs together, where data.group_by says so
 
@@ -114,18 +114,20 @@ def open_named(name: str, data: Data) -> Index:
     from vitral.data.sources.named import NAMED, data_directory, locate, not_here
 
     directory = data_directory(data.directory)
-    found = locate(NAMED[name], directory)
-    if found is None:
+    location = locate(NAMED[name], directory)
+    if location is None:
         also = f" (The folder {name} that is here is written ./{name}.)" if os.path.isdir(name) else ""
         raise DataError(f"{not_here(NAMED[name], directory)}{also}")
-    if found.kind == "folder":
-        return open_folder(found.path, data, official=NAMED[name].kind == "official")
-    if found.kind == "archive":
-        return open_archive(found.path, data)
-    read = digits() if found.kind == "embedded" else official.READERS[name](found.path)
-    count = len(read.labels)
+    if location.kind == "folder":
+        return open_folder(location.path, data, official=NAMED[name].kind == "official")
+    if location.kind == "archive":
+        return open_archive(location.path, data)
+    dataset = digits() if location.kind == "embedded" else official.READERS[name](location.path)
+    count = len(dataset.labels)
     samples = [f"{number:0{len(str(count))}}" for number in range(count)]
-    return index_of(data, Pixels(read.images), samples, read.class_names, read.labels, read.splits, official=True)
+    return index_of(
+        data, Pixels(dataset.images), samples, dataset.class_names, dataset.labels, dataset.splits, official=True
+    )
 
 
 def open_folder(folder: Path, data: Data, official: bool = False, unsorted: bool = False) -> Index:
@@ -134,24 +136,24 @@ def open_folder(folder: Path, data: Data, official: bool = False, unsorted: bool
     from vitral.data.sources.layout import arrange
 
     files, notes = files_below(folder)
-    found = arrange(files, data.source, unsorted)
-    storage = Files(folder / found.root, found.paths)
-    notes = notes + found.notes
-    index = _index(data, storage, found.paths, found.classes, found.splits, notes=notes, official=official)
-    return replace(index, unread=tuple(found.unread))
+    layout = arrange(files, data.source, unsorted)
+    storage = Files(folder / layout.root, layout.paths)
+    notes = notes + layout.notes
+    index = _index(data, storage, layout.paths, layout.classes, layout.splits, notes=notes, official=official)
+    return replace(index, unread=tuple(layout.unread))
 
 
 def open_archive(path: Path, data: Data, unsorted: bool = False) -> Index:
-    """A zip or tar of such a folder."""
+    """A zip or tar of a folder as `open_folder` takes it."""
     from vitral.data.sources import archive
     from vitral.data.sources.layout import arrange
     from vitral.data.sources.named import data_directory
 
-    opened, notes = archive.open_archive(path, data_directory(data.directory))
-    found = arrange(list(opened.paths), data.source, unsorted)
-    storage = opened.only(found.root, found.paths)
-    index = _index(data, storage, found.paths, found.classes, found.splits, notes=notes + found.notes)
-    return replace(index, unread=tuple(found.unread))
+    files, notes = archive.open_archive(path, data_directory(data.directory))
+    layout = arrange(list(files.paths), data.source, unsorted)
+    storage = files.only(layout.root, layout.paths)
+    index = _index(data, storage, layout.paths, layout.classes, layout.splits, notes=notes + layout.notes)
+    return replace(index, unread=tuple(layout.unread))
 
 
 def open_table(path: Path, data: Data) -> Index:
@@ -159,8 +161,8 @@ def open_table(path: Path, data: Data) -> Index:
     from vitral.data.sources.folder import Files
     from vitral.data.sources.table import read_table
 
-    found = read_table(path, data.group_by)
-    return _index(data, Files(path.parent, found.paths), found.paths, found.classes, found.splits, found.groups)
+    table = read_table(path, data.group_by)
+    return _index(data, Files(path.parent, table.paths), table.paths, table.classes, table.splits, table.groups)
 
 
 def _index(
@@ -173,15 +175,15 @@ def _index(
     notes: Sequence[str] = (),
     official: bool = False,
 ) -> Index:
-    """Names of classes become numbers, in the order of the alphabet."""
-    from vitral.data.sources.layout import shown
+    """An Index from names of classes, which are numbered in the order of the alphabet."""
+    from vitral.data.sources.layout import display_name
 
     names = sorted(set(classes))
     number = {name: i for i, name in enumerate(names)}
     labels = np.fromiter((number[name] for name in classes), np.int64, len(classes))
-    samples = [shown(path) for path in paths]
-    shown_names = [shown(name) for name in names]
-    return index_of(data, storage, samples, shown_names, labels, splits, groups, notes, official)
+    samples = [display_name(path) for path in paths]
+    class_names = [display_name(name) for name in names]
+    return index_of(data, storage, samples, class_names, labels, splits, groups, notes, official)
 
 
 def index_of(
@@ -195,27 +197,29 @@ def index_of(
     notes: Sequence[str] = (),
     official: bool = False,
 ) -> Index:
-    """What the source left open about the split is decided."""
+    """An Index from numbered labels, with the splits completed where the source leaves them open."""
     from vitral.data.sources.splits import complete_splits, groups_of
 
     if groups is None and data.group_by != "none":
         groups = groups_of(samples, data.group_by)
-    made, done = complete_splits(
+    complete, split_notes = complete_splits(
         splits, labels, samples, groups, validation=data.validation, seed=data.split_seed, official=official
     )
     channels = _channels(storage, len(samples))
-    told = (*notes, *done)
-    return Index(data.source, tuple(class_names), samples, labels, made, channels, storage, told, groups=groups)
+    all_notes = (*notes, *split_notes)
+    return Index(
+        data.source, tuple(class_names), samples, labels, complete, channels, storage, all_notes, groups=groups
+    )
 
 
 def _channels(storage: Storage, count: int) -> int:
-    """As many as most pictures have, and 3 where only some are in colour. A few tell."""
-    found: Counter[int] = Counter()
+    """As many channels as most pictures have, and 3 where only some are in colour; judged by 64 of them."""
+    counts: Counter[int] = Counter()
     for number in np.unique(np.linspace(0, count - 1, num=64).astype(int)):
         try:
-            found[describe(storage.read(int(number))).channels] += 1
+            counts[describe(storage.read(int(number))).channels] += 1
         except DataError:
             continue  # it is named when the pictures are packed
-    most = 3 if found[3] else 1
-    found[most] = found.pop(1, 0) + found.pop(3, 0)  # grey is a colour too
-    return found.most_common(1)[0][0]
+    most = 3 if counts[3] else 1
+    counts[most] = counts.pop(1, 0) + counts.pop(3, 0)  # grey is a colour too
+    return counts.most_common(1)[0][0]

@@ -18,7 +18,7 @@ from filelock import FileLock
 
 from vitral.data.decode import MOST_BYTES
 from vitral.data.sources.folder import stamp_of
-from vitral.data.sources.layout import few, is_hidden, shown
+from vitral.data.sources.layout import display_name, few, is_hidden
 from vitral.errors import DataError
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -43,7 +43,7 @@ class Zip:
     _file: zipfile.ZipFile = field(repr=False)
 
     def read(self, number: int) -> bytes:
-        name, member = shown(self.paths[number]), self.members[self.paths[number]]
+        name, member = display_name(self.paths[number]), self.members[self.paths[number]]
         if member.flag_bits & 1:
             raise DataError(f"{name} is encrypted in {self.archive.name}.")
         try:
@@ -53,12 +53,12 @@ class Zip:
             raise DataError(f"{name} cannot be read from {self.archive.name} ({error}).") from None
 
     def only(self, root: str, paths: Sequence[str]) -> "Zip":
-        """Some of its files, whose paths are below a root."""
+        """Only these files, by their paths below a root."""
         return replace(self, paths=paths, members={path: self.members[root + path] for path in paths})
 
     def stamp(self, number: int) -> str:
-        found = self.members[self.paths[number]]
-        return f"{found.file_size} {found.CRC}"
+        member = self.members[self.paths[number]]
+        return f"{member.file_size} {member.CRC}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Tar:
     changed: str  # the stamp of the archive
 
     def read(self, number: int) -> bytes:
-        name, (start, size) = shown(self.paths[number]), self.places[self.paths[number]]
+        name, (start, size) = display_name(self.paths[number]), self.places[self.paths[number]]
         if size > MOST_BYTES:
             raise DataError(f"{name} has more than {MOST_BYTES // 2**20} MiB, which is too much for one picture.")
         try:
@@ -85,7 +85,7 @@ class Tar:
         return content
 
     def only(self, root: str, paths: Sequence[str]) -> "Tar":
-        """Some of its files, whose paths are below a root."""
+        """Only these files, by their paths below a root."""
         return replace(self, paths=paths, places={path: self.places[root + path] for path in paths})
 
     def stamp(self, number: int) -> str:
@@ -93,30 +93,30 @@ class Tar:
 
 
 def open_archive(archive: Path, cache: Path) -> tuple[Zip | Tar, list[str]]:
-    """Where its files are, and notes. A compressed tar is expanded once, into the cache."""
+    """The files of an archive, and notes. A compressed tar is expanded once, into the cache."""
     try:
         if archive.name.lower().endswith(".zip"):
             return _open_zip(archive)
         return _open_tar(archive, cache)
     except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno:
-            told = f"{archive} cannot be read, or not be expanded into {cache} ({error.strerror})."
-            raise DataError(told) from None
+            message = f"{archive} cannot be read, or not be expanded into {cache} ({error.strerror})."
+            raise DataError(message) from None
         raise DataError(f"{archive} is damaged, or not the archive that its name says ({error}).") from None
 
 
 def _open_zip(archive: Path) -> tuple[Zip, list[str]]:
     file = zipfile.ZipFile(archive)
     # Some Windows programs write backslashes.
-    named = ((info.filename.replace("\\", "/"), info) for info in file.infolist())
+    entries = ((info.filename.replace("\\", "/"), info) for info in file.infolist())
     members, notes = _inside(
-        (name, info, not stat.S_ISLNK(info.external_attr >> 16)) for name, info in named if not name.endswith("/")
+        (name, info, not stat.S_ISLNK(info.external_attr >> 16)) for name, info in entries if not name.endswith("/")
     )
     return Zip(archive, sorted(members), members, file), notes
 
 
 def _open_tar(archive: Path, cache: Path) -> tuple[Tar, list[str]]:
-    plain = _expanded(archive, cache)
+    plain = _expand(archive, cache)
     with tarfile.open(plain, "r:") as file:
         places, notes = _inside(_members(file))
     return Tar(plain, sorted(places), places, stamp_of(archive.stat())), notes
@@ -136,7 +136,7 @@ def _members(file: tarfile.TarFile) -> Iterator[tuple[str, tuple[int, int], bool
 
 def _inside(entries: Iterable[tuple[str, Entry, bool]]) -> tuple[dict[str, Entry], list[str]]:
     """Files by their path. Hidden ones are left out; links and what claims to lie elsewhere too, with a note."""
-    kept: dict[str, Entry] = {}
+    files: dict[str, Entry] = {}
     outside, links = [], []
     for name, entry, is_file in entries:
         parts = PurePosixPath(name).parts  # of ./a//b.png these are a and b.png
@@ -144,7 +144,7 @@ def _inside(entries: Iterable[tuple[str, Entry, bool]]) -> tuple[dict[str, Entry
             outside.append(name)
         elif parts and not any(map(is_hidden, parts)):
             if is_file:
-                kept["/".join(parts)] = entry
+                files["/".join(parts)] = entry
             else:
                 links.append(name)
     notes = []
@@ -152,19 +152,19 @@ def _inside(entries: Iterable[tuple[str, Entry, bool]]) -> tuple[dict[str, Entry
         notes.append(f"What claims to lie outside of the archive is passed over: {few(sorted(outside))}.")
     if links:
         notes.append(f"Links and devices in an archive are passed over: {few(sorted(links))}.")
-    return kept, notes
+    return files, notes
 
 
-def _expanded(archive: Path, cache: Path) -> Path:
-    """The tar without its compression, because pictures are asked for in any order."""
+def _expand(archive: Path, cache: Path) -> Path:
+    """The tar without its compression, because pictures are read in any order."""
     with archive.open("rb") as file:
         start = file.read(6)
     magic = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ\0": "xz"}
     kind = next((kind for sign, kind in magic.items() if start.startswith(sign)), "")
     if not kind:
         return archive
-    found = archive.stat()
-    key = f"{zlib.crc32(os.fsencode(archive.resolve())):08x}-{found.st_size}-{found.st_mtime_ns}"
+    status = archive.stat()
+    key = f"{zlib.crc32(os.fsencode(archive.resolve())):08x}-{status.st_size}-{status.st_mtime_ns}"
     plain = cache / "expanded" / f"{key}.tar"
     plain.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(plain.with_suffix(".lock")):
@@ -172,7 +172,7 @@ def _expanded(archive: Path, cache: Path) -> Path:
             part = plain.with_suffix(".part")
             try:
                 with _OPENERS[kind](archive) as compressed, part.open("wb") as file:
-                    _copy(compressed, file, most=MOST_GROWTH * found.st_size + 2**20, archive=archive)
+                    _copy(compressed, file, most=MOST_GROWTH * status.st_size + 2**20, archive=archive)
                     file.flush()
                     os.fsync(file.fileno())
                 part.replace(plain)
@@ -182,10 +182,10 @@ def _expanded(archive: Path, cache: Path) -> Path:
 
 
 def _copy(source: IO[bytes], target: IO[bytes], *, most: int, archive: Path) -> None:
-    written = 0
+    size = 0
     while block := source.read(2**20):
-        written += len(block)
-        if written > most:
+        size += len(block)
+        if size > most:
             raise DataError(f"{archive} grows to more than {MOST_GROWTH} times its size: it is not expanded further.")
         target.write(block)
 

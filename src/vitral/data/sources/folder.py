@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitral.data.decode import ENDINGS, read_file
-from vitral.data.sources.layout import few, is_hidden, shown
+from vitral.data.sources.layout import display_name, few, is_hidden
 from vitral.errors import DataError
 
 
@@ -18,7 +18,7 @@ class Files:
     paths: Sequence[str]
 
     def read(self, number: int) -> bytes:
-        return read_file(self.folder / self.paths[number], shown(self.paths[number]))
+        return read_file(self.folder / self.paths[number], display_name(self.paths[number]))
 
     def stamp(self, number: int) -> str:
         try:
@@ -27,9 +27,9 @@ class Files:
             return "unreadable"
 
 
-def stamp_of(found: os.stat_result) -> str:
+def stamp_of(status: os.stat_result) -> str:
     """Changes with the file. Times can be set and sizes be equal: what the system itself keeps cannot be."""
-    return " ".join(map(str, (found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)))
+    return " ".join(map(str, (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev)))
 
 
 def files_below(folder: Path) -> tuple[list[str], list[str]]:
@@ -37,7 +37,7 @@ def files_below(folder: Path) -> tuple[list[str], list[str]]:
 
     Links are followed. A link to a folder that one is already in is a loop, and is not.
     """
-    found: list[str] = []
+    files: list[str] = []
     empty: list[str] = []
     notes: list[str] = []
     root = folder.stat()
@@ -50,7 +50,7 @@ def files_below(folder: Path) -> tuple[list[str], list[str]]:
         except OSError as error:
             if not relative:
                 raise DataError(f"The folder {folder} cannot be entered ({error.strerror}).") from None
-            notes.append(f"The folder {shown(relative)} could not be entered ({error.strerror}).")
+            notes.append(f"The folder {display_name(relative)} could not be entered ({error.strerror}).")
             continue
         if not inside:
             empty.append(relative)
@@ -58,14 +58,14 @@ def files_below(folder: Path) -> tuple[list[str], list[str]]:
             name = relative + entry.name
             identity = _folder_identity(entry)
             if identity is None:
-                found.append(name)
+                files.append(name)
             elif identity in above:
-                notes.append(f"The link {shown(name)} leads back to a folder above it, and was not followed.")
+                notes.append(f"The link {display_name(name)} leads back to a folder above it, and was not followed.")
             else:
                 waiting.append((entry.path, f"{name}/", above | {identity}))
-    if empty and found:
+    if empty and files:
         notes.append(f"Nothing is in {few(sorted(empty))}.")
-    return sorted(found), sorted(notes)
+    return sorted(files), sorted(notes)
 
 
 def picture_files(path: Path) -> list[Path]:
@@ -83,7 +83,7 @@ def _folder_identity(entry: os.DirEntry[str]) -> tuple[int, int] | None:
     try:
         if not entry.is_dir():
             return None
-        found = entry.stat()
+        status = entry.stat()
     except OSError:  # a link that leads in circles: it is named when it is read
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

@@ -42,7 +42,7 @@ OTHER_PICTURES = (
 
 @dataclass(frozen=True)
 class FolderLayout:
-    """What the names say, one entry a picture."""
+    """Classes and splits by the names of folders, one entry per picture."""
 
     root: str  # "" or "photos/": folders above all that matters. A zip of a folder has one more than the folder.
     paths: list[str]  # below the root
@@ -57,7 +57,7 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name in LEFT_BEHIND
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """A name as text: a disk may hold bytes that are none. Letters with accents are one sign or two, and the same."""
     if name.isascii():
         return name
@@ -67,15 +67,15 @@ def shown(name: str) -> str:
 
 def few(names: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
-    return ", ".join(map(shown, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+    return ", ".join(map(display_name, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 UNSORTED = "unsorted"  # the one class of pictures that nobody has sorted
 
 
 def arrange(files: list[str], source: str, unsorted: bool = False) -> FolderLayout:
-    """The pictures among the files of a source, `/` between the folders, with their classes and splits; where it is
-    asked for, also those that have no classes."""
+    """The pictures among the files of a source, `/` between the folders, with their classes and splits;
+    with `unsorted`, also pictures that have no classes."""
     if unsorted:
         return _unsorted(files, source)
     paths, unread, notes = _pictures(files, source)
@@ -86,20 +86,22 @@ def arrange(files: list[str], source: str, unsorted: bool = False) -> FolderLayo
     counts = Counter(_folder(path) for path in paths)
     root = _root(counts)
     inside = {folder[len(root) :]: count for folder, count in counts.items() if folder.startswith(root)}
-    places, said = _places(inside, source, help_)
+    places, place_notes = _places(inside, source, help_)
     names = {name for name, _ in places.values()} - {""}
     if not names:
         raise DataError(f"{source} has {_pictures_of(len(paths))} and no class folders. {help_}")
     if len(names) == 1 and tables:  # `images/` and `labels.csv`
         raise DataError(f"{source} has pictures in one folder only, {few([*names])}. {help_}")
     by_folder = {folder: places.get(folder[len(root) :]) if folder.startswith(root) else ("", "") for folder in counts}
-    found = [(path, place) for path in paths if (place := by_folder[_folder(path)])]
-    kept = [(path[len(root) :], name, split) for path, (name, split) in found if name]
-    if loose := [path for path, (name, _) in found if not name]:
+    placed = [(path, place) for path in paths if (place := by_folder[_folder(path)])]
+    labelled = [(path[len(root) :], name, split) for path, (name, split) in placed if name]
+    if loose := [path for path, (name, _) in placed if not name]:
         lie, have = ("lies", "has") if len(loose) == 1 else ("lie", "have")
-        said.append(f"{_pictures_of(len(loose))} {lie} outside the class folders and {have} no class: {few(loose)}.")
-    below, classes, splits = (list(column) for column in zip(*kept, strict=True))
-    return FolderLayout(root, below, classes, splits, notes + said, unread)
+        place_notes.append(
+            f"{_pictures_of(len(loose))} {lie} outside the class folders and {have} no class: {few(loose)}."
+        )
+    below, classes, splits = (list(column) for column in zip(*labelled, strict=True))
+    return FolderLayout(root, below, classes, splits, notes + place_notes, unread)
 
 
 def _unsorted(files: list[str], source: str) -> FolderLayout:
@@ -120,15 +122,15 @@ def _pictures(files: list[str], source: str) -> tuple[list[str], list[str], list
     others: list[str] = []
     for path in files:
         (paths if path.lower().endswith(ENDINGS) else others).append(path)
-    told = _by_ending(others)
+    counts = _by_ending(others)
     if not paths:
-        has = f", and there are other files: {told}" if others else ""
+        has = f", and there are other files: {counts}" if others else ""
         raise DataError(f"There is no picture in {source}{has}. Vitral reads {', '.join(ENDINGS)}.")
     unread = [path for path in others if path.lower().endswith(OTHER_PICTURES)]
     notes = []
     if len(others) > len(unread):
-        told = _by_ending([path for path in others if not path.lower().endswith(OTHER_PICTURES)])
-        notes.append(f"Files that are no pictures by their ending are passed over: {told}.")
+        counts = _by_ending([path for path in others if not path.lower().endswith(OTHER_PICTURES)])
+        notes.append(f"Files that are no pictures by their ending are passed over: {counts}.")
     if unread:
         what = "1 picture is in a format" if len(unread) == 1 else f"{len(unread):,} pictures are in formats"
         notes.append(f"{what} that Vitral does not read, and passed over: {few(unread)}. Convert to JPEG or PNG.")
@@ -137,7 +139,7 @@ def _pictures(files: list[str], source: str) -> tuple[list[str], list[str], list
 
 def _by_ending(files: list[str]) -> str:
     counts = Counter(PurePosixPath(path).suffix.lower() or "without ending" for path in files)
-    return ", ".join(f"{count:,} {shown(ending)}" for ending, count in counts.most_common(5))
+    return ", ".join(f"{count:,} {display_name(ending)}" for ending, count in counts.most_common(5))
 
 
 def _root(folders: Iterable[str]) -> str:
@@ -156,12 +158,12 @@ def _root(folders: Iterable[str]) -> str:
 
 def _tops(folders: Iterable[str]) -> dict[str, set[str]]:
     """The names of the uppermost folders, and those of the folders in each; "" if pictures lie in it directly."""
-    found: dict[str, set[str]] = {}
+    tops: dict[str, set[str]] = {}
     for folder in folders:
         top, *rest = folder.split("/")
         if rest:
-            found.setdefault(top, set()).add(rest[0])
-    return found
+            tops.setdefault(top, set()).add(rest[0])
+    return tops
 
 
 def _places(counts: Counts, source: str, help_: str) -> tuple[Places, list[str]]:
@@ -242,7 +244,7 @@ def _refuse_other_capitals(names: set[str], learnt: set[str], top: str, train: s
 
 
 def _class_then_split(counts: Counts, tops: dict[str, set[str]], source: str) -> tuple[Places, list[str]]:
-    """`cats/train/`. Pictures beside the splits have none, and are told of as those without a class."""
+    """`cats/train/`. Pictures beside the splits have none, and are noted as those without a class."""
     below: dict[str, set[str]] = {}
     for folder in counts:
         parts = folder.split("/")

@@ -26,7 +26,7 @@ class RemoteFile:
     url: str
     path: str  # in the data directory
     size: int  # bytes
-    sha256: str = ""  # as published; empty where nobody did
+    sha256: str = ""  # as published; empty where there is none
     members: tuple[str, ...] = ()  # of a tar: what is taken out of it, into the data directory; the tar is not kept
 
     @property
@@ -37,7 +37,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class NamedSet:
-    """A set of pictures that can be asked for by name."""
+    """A set of pictures that has a name."""
 
     name: str
     what: str
@@ -249,7 +249,7 @@ _SETS = (
         kind="folder",
     ),
 )
-NAMED = {found.name: found for found in _SETS}
+NAMED = {dataset.name: dataset for dataset in _SETS}
 
 
 def named(name: str) -> NamedSet:
@@ -259,50 +259,50 @@ def named(name: str) -> NamedSet:
     return NAMED[name]
 
 
-def data_directory(asked: str = "auto") -> Path:
-    """Where named sets lie: as asked, or $VITRAL_DATA, or the user's cache."""
-    if asked != "auto":
-        return Path(asked).expanduser()
+def data_directory(directory: str = "auto") -> Path:
+    """Where named sets lie: this directory, or for "auto" $VITRAL_DATA, or the user's cache."""
+    if directory != "auto":
+        return Path(directory).expanduser()
     if place := os.environ.get("VITRAL_DATA"):
         return Path(place).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitral"
 
 
-def locate(wanted: NamedSet, directory: Path) -> SetLocation | None:
+def locate(dataset: NamedSet, directory: Path) -> SetLocation | None:
     """Where the set lies in the data directory, if it is there whole: its official files, a folder, or its archive."""
-    if wanted.kind == "embedded":
+    if dataset.kind == "embedded":
         return SetLocation("embedded", directory)
-    complete = bool(wanted.files) and not missing_files(wanted, directory)
-    if complete and wanted.kind == "official":
-        return SetLocation("official", (directory / wanted.files[0].leaves[0]).parent)
-    folder = directory / wanted.name
+    complete = bool(dataset.files) and not missing_files(dataset, directory)
+    if complete and dataset.kind == "official":
+        return SetLocation("official", (directory / dataset.files[0].leaves[0]).parent)
+    folder = directory / dataset.name
     if folder.is_dir() and any(path.is_dir() and not is_hidden(path.name) for path in folder.iterdir()):
         return SetLocation("folder", folder)
-    if complete and wanted.kind == "archive":
-        return SetLocation("archive", directory / wanted.files[0].path)
+    if complete and dataset.kind == "archive":
+        return SetLocation("archive", directory / dataset.files[0].path)
     return None
 
 
-def missing_files(wanted: NamedSet, directory: Path) -> list[RemoteFile]:
+def missing_files(dataset: NamedSet, directory: Path) -> list[RemoteFile]:
     """Those of its files that are not in the data directory; unpacked idx files count as well."""
-    return [file for file in wanted.files if not all(_is_here(directory / leaf) for leaf in file.leaves)]
+    return [file for file in dataset.files if not all(_is_here(directory / leaf) for leaf in file.leaves)]
 
 
 def _is_here(path: Path) -> bool:
     return path.is_file() or (path.name.endswith("-ubyte.gz") and path.with_suffix("").is_file())
 
 
-def not_here(wanted: NamedSet, directory: Path) -> DataError:
+def not_here(dataset: NamedSet, directory: Path) -> DataError:
     """The sentence for a set that `locate` does not find."""
-    if not wanted.files:
+    if not dataset.files:
         return DataError(
-            f"{wanted.name} is not in the data directory {directory}, and there is no address to fetch it from. "
-            f"Put it there as a folder: {wanted.name}/<split>/<class>/<picture>."
+            f"{dataset.name} is not in the data directory {directory}, and there is no address to fetch it from. "
+            f"Put it there as a folder: {dataset.name}/<split>/<class>/<picture>."
         )
-    leaves = [leaf for file in wanted.files for leaf in file.leaves]
+    leaves = [leaf for file in dataset.files for leaf in file.leaves]
     lacking = [leaf for leaf in leaves if not _is_here(directory / leaf)]
     some = f"complete ({', '.join(lacking)} missing)" if len(lacking) < len(leaves) else "here"
     return DataError(
-        f"{wanted.name} is not {some} in the data directory {directory}. Fetch it ({wanted.size / 1e6:.0f} MB): "
-        f"VITRAL_DATA={directory} vitral fetch {wanted.name}. Or say where it is: data.directory=… or VITRAL_DATA."
+        f"{dataset.name} is not {some} in the data directory {directory}. Fetch it ({dataset.size / 1e6:.0f} MB): "
+        f"VITRAL_DATA={directory} vitral fetch {dataset.name}. Or say where it is: data.directory=… or VITRAL_DATA."
     )

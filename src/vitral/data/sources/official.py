@@ -108,9 +108,9 @@ def _idx_half(folder: Path, half: str, classes: int) -> tuple[NDArray[np.uint8],
     images_path = _gzipped_or_not(folder / f"{half}-images-idx3-ubyte")
     labels_path = _gzipped_or_not(folder / f"{half}-labels-idx1-ubyte")
     images, labels = read_idx(images_path), read_idx(labels_path)
-    for path, found, dimensions in ((images_path, images, 3), (labels_path, labels, 1)):
-        if found.ndim != dimensions or found.size == 0:
-            raise _damaged(path, f"its shape is {found.shape}, and {dimensions} dimensions above 0 were expected")
+    for path, array, dimensions in ((images_path, images, 3), (labels_path, labels, 1)):
+        if array.ndim != dimensions or array.size == 0:
+            raise _damaged(path, f"its shape is {array.shape}, and {dimensions} dimensions above 0 were expected")
     if len(images) != len(labels):
         raise _damaged(labels_path, f"it has {len(labels):,} labels for {len(images):,} pictures")
     _check_labels(labels_path, labels, classes)
@@ -118,7 +118,7 @@ def _idx_half(folder: Path, half: str, classes: int) -> tuple[NDArray[np.uint8],
 
 
 def _gzipped_or_not(path: Path) -> Path:
-    """As published (.gz), or unpacked by somebody."""
+    """The path as published (.gz), or that of the file unpacked."""
     return path if path.exists() else path.with_name(f"{path.name}.gz")
 
 
@@ -167,9 +167,9 @@ def _blocks(path: Path, count: int, record: int) -> Iterator[NDArray[np.uint8]]:
     try:
         with path.open("rb") as file:
             for first in range(0, count, BLOCK):
-                wanted = min(BLOCK, count - first) * record
-                content = file.read(wanted)
-                if len(content) != wanted:
+                size = min(BLOCK, count - first) * record
+                content = file.read(size)
+                if len(content) != size:
                     raise _damaged(path, "it became shorter while it was read")
                 yield np.frombuffer(content, np.uint8).reshape(-1, record)
     except OSError as error:
@@ -177,7 +177,7 @@ def _blocks(path: Path, count: int, record: int) -> Iterator[NDArray[np.uint8]]:
 
 
 def _class_names(path: Path, expected: int) -> tuple[str, ...]:
-    """One name a line; the official files end with empty lines."""
+    """The names of the classes, one per line; the official files end with empty lines."""
     try:
         names = tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
     except OSError as error:
@@ -185,8 +185,8 @@ def _class_names(path: Path, expected: int) -> tuple[str, ...]:
     except UnicodeDecodeError:
         raise _damaged(path, "it is not text") from None
     if len(names) != expected or len(set(names)) != expected:
-        told = f"it should have {expected} different names, and has {len(names)}: {', '.join(names[:12])}"
-        raise _damaged(path, told)
+        why = f"it should have {expected} different names, and has {len(names)}: {', '.join(names[:12])}"
+        raise _damaged(path, why)
     return names
 
 

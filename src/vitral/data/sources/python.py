@@ -59,7 +59,7 @@ def open_python(pictures: PythonSource, data: Data) -> Index:
 
 
 class PythonStorage:
-    """Read where they are, one at a time: somebody's own class need not know of threads."""
+    """Pictures of a Python program, read one at a time: a user's own class need not know of threads."""
 
     def __init__(self, sets: Mapping[str, Pictures], places: Sequence[tuple[str, int]], name: str) -> None:
         self.sets, self.places, self.name, self.lock = sets, places, name, threading.Lock()

@@ -1,4 +1,4 @@
-"""A CSV or JSONL file: a path and a label a line, and a split where there is one."""
+"""A CSV or JSONL file: a path and a label per line, and a split where there is one."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ SPLIT = ("split", "set", "subset", "fold")
 
 @dataclass(frozen=True)
 class Table:
-    """Its columns, one entry a line."""
+    """The columns of a table, one entry per line."""
 
     paths: list[str]
     classes: list[str]
@@ -29,7 +29,7 @@ class Table:
 
 
 def read_table(path: Path, group_by: str) -> Table:
-    """All lines. `group_by` names a column, or does not: then it is a pattern, and not for us."""
+    """All lines of a file. `group_by` is the name of a column, or a pattern that `groups_of` applies later."""
     lines = _csv_lines(path) if path.suffix.lower() in (".csv", ".tsv") else _json_lines(path)
     paths: list[str] = []
     classes: list[str] = []
@@ -91,11 +91,11 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _column(row: dict[str, Any], words: tuple[str, ...], path: Path) -> str:
-    found = [name for name in row if name.strip().lower() in words]
-    if len(found) != 1:
-        has = f"has {' and '.join(found)}" if found else f"has only {', '.join(map(str, row))}"
+    matches = [name for name in row if name.strip().lower() in words]
+    if len(matches) != 1:
+        has = f"has {' and '.join(matches)}" if matches else f"has only {', '.join(map(str, row))}"
         raise DataError(f"{path} needs one column {words[0]} (or {', '.join(words[1:4])}), and {has}.")
-    return found[0]
+    return matches[0]
 
 
 def _text(row: dict[str, Any], column: str | None, where: str) -> str:
