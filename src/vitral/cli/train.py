@@ -102,8 +102,8 @@ def _load_recipe(name: str, words: tuple[str, ...], earlier: Path | None) -> tup
         console.print(f"{name} is the named set here; the folder {name} is written ./{name}.")
     for reason in choice.why:
         console.print(printable(reason))
-    typed = printable(shlex.join([name, *words]))
-    console.print(f"To change any of that: vitral show {typed} > mine.toml\n", soft_wrap=True)
+    typed_words = printable(shlex.join([name, *words]))
+    console.print(f"To change any of that: vitral show {typed_words} > mine.toml\n", soft_wrap=True)
     return choice.recipe, {"source": choice.index, "start": choice.start}
 
 
