@@ -107,7 +107,7 @@ def test_noise_is_unknown(trained: Run) -> None:
 def test_without_validation_pictures_there_is_no_temperature_and_it_is_said(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from vitral.cli.evaluate import tell
+    from vitral.cli.evaluate import print_evaluation
 
     for label in ("dark", "bright"):
         (tmp_path / "pictures" / label).mkdir(parents=True)
@@ -120,7 +120,7 @@ def test_without_validation_pictures_there_is_no_temperature_and_it_is_said(
         Calibration.load(run.folder, run.weights().model) is None
         and not (run.folder / "calibration.safetensors").exists()
     )
-    tell(evaluate(run))
+    print_evaluation(evaluate(run))
     assert "without validation pictures no temperature could be found" in " ".join(capfd.readouterr().out.split())
     assert "temperature" not in json.loads((run.folder / "evaluation.json").read_text())
 

@@ -137,7 +137,7 @@ def test_simple_methods_on_digits_are_as_good_as_scikit_learn_says(tmp_path: Pat
 def test_a_rare_class_is_among_those_that_simple_methods_learn_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitral.training.baseline.LEARNT", 2)
+    monkeypatch.setattr("vitral.training.baseline.TRAIN", 2)
     pictures = packed(str(folder_of(tmp_path / "pictures", 20, (8, 8))), tmp_path, 8)
     assert baseline(pictures).test_accuracy == 1.0  # with one picture of each of three classes
 

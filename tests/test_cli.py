@@ -295,8 +295,8 @@ from vitral.cli import interrupt, main, vitral
 seen = []
 
 def work():
-    looks = interrupt._on_its_way
-    interrupt._on_its_way = lambda error: seen.append(looks(error)) or seen[-1]
+    looks = interrupt._is_unwinding
+    interrupt._is_unwinding = lambda error: seen.append(looks(error)) or seen[-1]
     try:
         signal.raise_signal(signal.SIGINT)
     finally:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from conftest import quick_digits, vit
 from vitral import Classifier, DataError, Evaluation, Run, evaluate, train
-from vitral.cli.evaluate import tell
+from vitral.cli.evaluate import print_evaluation
 from vitral.cli.terminal import console
 from vitral.data.config import Data
 from vitral.data.sources import open_source
@@ -69,7 +69,7 @@ def test_every_metric_is_told_everywhere(evaluation: Evaluation, metric: Metric,
     page = (folder / "report.html").read_text()
     assert f'id="figure-{metric.name}"' in page and f">{metric.title}</th>" in page
     with console.capture() as output:
-        tell(evaluation)
+        print_evaluation(evaluation)
     # The loss there is that of training: without the temperature.
     assert (f"{evaluation.loss:.3f}" if metric.name == "loss" else number) in output.get()
     card = (convert(evaluation.run.folder, "timm", tmp_path / "timm") / "README.md").read_text()

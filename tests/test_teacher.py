@@ -255,7 +255,7 @@ def test_the_first_numbers_of_each_token_are_to_be_what_the_teacher_sees(cnn: Pa
     assert isinstance(lesson, FeatureDistillation)
     step, batch = next(plan.batches.starting_at(1))
     found, _ = learner.gradients(step, batch, 0.0)
-    keep = learner._keep(batch.images, batch.samples, step, 0.0)
+    keep = learner._sample_patches(batch.images, batch.samples, step, 0.0)
     assert keep is not None and keep.shape == (8, 8)  # half of the 16 patches
     with torch.no_grad():
         tokens = learner.model.features(batch.images, keep)

@@ -1,4 +1,4 @@
-"""What was asked: model + data + init + teacher + train. Frozen, validated, TOML both ways; pure data, no torch.
+"""The recipe of a training: model + data + init + teacher + train. Frozen, validated, TOML both ways; no torch.
 
 A recipe in Python takes its settings from here: `from vitral.recipe import Recipe, ViTConfig, Data, Augment, Train,
 Muon`.
@@ -93,7 +93,7 @@ class Recipe(Settings):
     train: Train = Train()
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check(self) -> Self:
         parse_budget(self.train.budget)
         repeats, batch = self.data.augment.repeats, self.train.batch_size
         if batch % repeats:
@@ -102,10 +102,10 @@ class Recipe(Settings):
             raise ValueError(
                 "train.compile is yes, and train.patches or train.image_size rises: each size would be compiled anew."
             )
-        taught, mixed = self.teacher.source != "none", self.data.augment.mixup or self.data.augment.cutmix
-        if taught and mixed and (self.teacher.sees == "picture" or self.teacher.source.endswith(".npz")):
+        has_teacher, mixes = self.teacher.source != "none", self.data.augment.mixup or self.data.augment.cutmix
+        if has_teacher and mixes and (self.teacher.sees == "picture" or self.teacher.source.endswith(".npz")):
             raise ValueError("teacher.sees picture knows nothing of mixed pictures: take mixup and cutmix out.")
-        if taught and self.init.mode == "probe":
+        if has_teacher and self.init.mode == "probe":
             raise ValueError("teacher.source and init.mode probe do not go together: a head alone needs no teacher.")
         blocks = self.model.block_count
         if blocks is not None and self.init.freeze > blocks:
@@ -116,7 +116,7 @@ class Recipe(Settings):
 
     @property
     def plugins(self) -> tuple[str, ...]:
-        """What it names in Python files of somebody's own, such as mine.py:Mixer."""
+        """What it names in a user's own Python files, such as mine.py:Mixer."""
         names = (self.model.kind, self.train.objective.kind, self.data.augment.own)
         return tuple(name for name in names if is_plugin(name))
 
@@ -145,7 +145,7 @@ class Recipe(Settings):
 
     @classmethod
     def from_toml(cls, text: str, name: str = "The recipe") -> Self:
-        """Read what `to_toml` wrote, or what somebody typed. `name` is for the sentence if it is wrong."""
+        """Read a recipe from TOML, such as `to_toml` writes. `name` is what an error calls it."""
         try:
             values = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -181,6 +181,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def _set(values: dict[str, Any], name: str, value: Any) -> None:
+    """Set a value in nested tables by its dotted name, which must be known."""
     *path, last = name.split(".")
     known = list(names(Recipe))
     table = values
@@ -199,17 +200,17 @@ def _fill(table: Any, settings: Settings) -> None:
     import tomlkit
 
     fields = type(settings).model_fields
-    for name, written in settings.write().items():
+    for name, plain in settings.write().items():
         value = getattr(settings, name)
         if isinstance(value, Settings) and not isinstance(value, Part):
             inner = tomlkit.table()
             _fill(inner, value)
             table.add(name, inner)
             continue
-        item = tomlkit.item(written)
-        if isinstance(written, dict):
+        item = tomlkit.item(plain)
+        if isinstance(plain, dict):
             item = tomlkit.inline_table()
-            item.update(written)
-        if name in fields and (words := fields[name].description):
-            item.comment(words)
+            item.update(plain)
+        if name in fields and (description := fields[name].description):
+            item.comment(description)
         table.add(name, item)

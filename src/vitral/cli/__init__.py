@@ -9,7 +9,7 @@ import click
 
 from vitral.cli.interrupt import ctrl_c
 
-STARTED = time.perf_counter()  # of the command: what a budget counts from
+STARTED_AT = time.perf_counter()  # when the command was called: a budget counts from here
 
 # name: what it is for. The file of a command is only loaded when it is called, so that --help is quick.
 COMMANDS = {
@@ -59,8 +59,9 @@ class Commands(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked:
+def _show_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
+    """What the option --version does."""
+    if is_set:
         from vitral.version import __version__
 
         click.echo(f"vitral {__version__}")
@@ -72,25 +73,27 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="`vitral COMMAND --help` tells more. Start with: vitral train digits",
 )
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, help="Show the version.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
+)
 def vitral() -> None:
     """A Vision Transformer to read, train on pictures, look into, and hand on."""
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command. A mistake is told as a sentence; exit code 2: it was called wrongly, 1: it failed."""
+    """Run the command. An error is printed as a sentence; exit code 2: it was called wrongly, 1: it failed."""
     try:
         try:
             ctrl_c.watch()
             _run(args)
-            ctrl_c.look()
+            ctrl_c.raise_lost()
         finally:
             ctrl_c.leave()
     except BaseException as error:
-        sys.exit(_tell(error))
+        sys.exit(_print_error(error))
     finally:
         if args is not None:  # else the process ends now
-            ctrl_c.forget()
+            ctrl_c.restore()
 
 
 def _run(args: list[str] | None) -> None:
@@ -99,11 +102,11 @@ def _run(args: list[str] | None) -> None:
 
     vitral(args, prog_name="vitral", standalone_mode=False)
     if sys.stdout is not None:
-        sys.stdout.flush()  # here, where a closed pipe or a full disk can still be told
+        sys.stdout.flush()  # here, where a closed pipe or a full disk is still an error of ours
 
 
-def _tell(error: BaseException) -> int:
-    """In a sentence; the exit code. What is not ours to tell is raised."""
+def _print_error(error: BaseException) -> int:
+    """Print an error as a sentence, and return the exit code. What is a bug is raised."""
     if ctrl_c.raised or isinstance(error, click.Abort | KeyboardInterrupt):
         click.echo("Stopped.", err=True)
         return 130
@@ -119,7 +122,7 @@ def _tell(error: BaseException) -> int:
     if isinstance(error, VitralError):
         click.echo(f"Error: {error}", err=True)
         return 2 if isinstance(error, RecipeError) else 1
-    if isinstance(error, BrokenPipeError):  # as in `vitral ls | head -1`: nobody reads on, so nothing more is said,
+    if isinstance(error, BrokenPipeError):  # as in `vitral ls | head -1`: nobody reads on, so nothing more is printed,
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # at exit either
         return 1  # as click does where it is the one who notices
     if isinstance(error, OSError):

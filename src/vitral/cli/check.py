@@ -47,23 +47,23 @@ def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: st
     full_recipe = (find_recipe(recipe) if recipe else Recipe()).changed(changes)
     folder = out or Path("checks") / last_name(source)
     index = open_source(full_recipe.data)
-    _cleared(folder)
+    _clear(folder)
     with ProgressBar() as tell:
         report = check(index, tell)
     if as_json:
         click.echo(json.dumps(report.write()))
     else:
-        _tell(report, folder)
+        _print_report(report, folder)
     with _drawing(folder, quiet=as_json):
         _draw(report, folder, full_recipe if recipe else None)
     if not as_json:
-        _tell_drawn(folder)
+        _print_sheets(folder)
     if report.serious:
         sys.exit(1)
 
 
-def _cleared(folder: Path) -> None:
-    """What an earlier check drew is taken away, so that nothing old is taken for new."""
+def _clear(folder: Path) -> None:
+    """Remove the sheets of an earlier check, so that no old one is taken for new."""
     from vitral.errors import RunError
 
     try:
@@ -77,6 +77,7 @@ def _cleared(folder: Path) -> None:
 
 @contextmanager
 def _drawing(folder: Path, quiet: bool) -> Iterator[None]:
+    """Show that sheets are drawn; a folder that cannot be written becomes a sentence."""
     from vitral.errors import RunError
 
     try:
@@ -87,6 +88,7 @@ def _drawing(folder: Path, quiet: bool) -> Iterator[None]:
 
 
 def _draw(report: "Report", folder: Path, recipe: "Recipe | None") -> None:
+    """Write the sheets and findings.csv; with a recipe, also what its model will see."""
     from vitral.files import write_whole
     from vitral.look import check_sheets
     from vitral.training.preparation import complete, preprocess_of
@@ -101,7 +103,8 @@ def _draw(report: "Report", folder: Path, recipe: "Recipe | None") -> None:
         check_sheets.augmented(index, preprocess, recipe.data.augment, recipe.train.seed, folder / "augmented.png")
 
 
-def _tell(report: "Report", folder: Path) -> None:
+def _print_report(report: "Report", folder: Path) -> None:
+    """Print classes, sizes and findings, the serious ones first."""
     from vitral.data.sources import SPLITS
 
     index = report.index
@@ -115,7 +118,7 @@ def _tell(report: "Report", folder: Path) -> None:
         listing.add_row(f"and {len(rows) - 40} more", "", "", "")
     listing.add_row("all", *(f"{count:,}" for count in report.counts.sum(axis=0)), style="bold")
     print_table(listing)
-    _tell_storage(report)
+    _print_sizes(report)
     serious = [finding for finding in report.findings if finding.serious]
     for finding in [*serious, *(finding for finding in report.findings if not finding.serious)]:
         mark = "!" if finding.serious else "·"
@@ -134,12 +137,14 @@ def _tell(report: "Report", folder: Path) -> None:
     console.print(f"\n{len(index.samples):,} pictures looked at: {verdict}.")
 
 
-def _tell_drawn(folder: Path) -> None:
+def _print_sheets(folder: Path) -> None:
+    """Print which sheets there are to look at."""
     sheets = ", ".join(sorted(path.name for path in folder.iterdir() if path.is_file()))
     console.print(f"Look at {folder}/: {sheets}, and a sheet of each class in classes/.", soft_wrap=True)
 
 
-def _tell_storage(report: "Report") -> None:
+def _print_sizes(report: "Report") -> None:
+    """Print sizes, formats and modes of the pictures, where one could be read."""
     import numpy as np
 
     sizes = report.sizes

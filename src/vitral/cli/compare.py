@@ -31,18 +31,18 @@ def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(comparison.write() | {"figure": str(path)}))
         return
-    tell(comparison)
+    print_comparison(comparison)
     console.print(f"Look at {path}", soft_wrap=True)
 
 
-def tell(comparison: "Comparison") -> None:
-    """A column a group: what was asked of it, then what came out."""
+def print_comparison(comparison: "Comparison") -> None:
+    """Print a column a group: its settings, then its numbers; and below them the verdicts."""
     settings = comparison.settings
     first = max(map(len, [*settings, "validation accuracy"]))
     # On a narrow terminal a few columns at a time, so that no number is cut.
     at_once = max(1, (console.width - first) // 26) if console.is_terminal else len(comparison.groups)
     for start in range(0, len(comparison.groups), at_once):
-        _table(comparison, slice(start, start + at_once))
+        _print_columns(comparison, slice(start, start + at_once))
         console.print()
     for pair in comparison.pairs:
         console.print(printable(pair.verdict), soft_wrap=True, style="bold")
@@ -50,7 +50,8 @@ def tell(comparison: "Comparison") -> None:
         console.print(f"Note: {printable(note)}", soft_wrap=True)
 
 
-def _table(comparison: "Comparison", columns: slice) -> None:
+def _print_columns(comparison: "Comparison", columns: slice) -> None:
+    """Print some of the groups, one a column."""
     from vitral.evaluation.compare import MEASURES
 
     groups = comparison.groups[columns]
@@ -68,13 +69,14 @@ def _table(comparison: "Comparison", columns: slice) -> None:
 
 
 def _setting(value: Any) -> str:
+    """A setting as text, and a dash where a group has none."""
     if value is None:
         return "–"
     return printable(value) if isinstance(value, str) else json.dumps(value)
 
 
 def cell(group: "Group", measure: str) -> str:
-    """Mean ± sd over the runs that have it; of one run the number, and the interval where there is one."""
+    """A measure of a group as text: mean ± sd over the runs that have it; of one run the number, and its interval."""
     from vitral.evaluation.compare import mean_sd
 
     values = group.values(measure)

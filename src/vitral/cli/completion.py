@@ -38,10 +38,10 @@ def settings(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     from vitral.recipe import Recipe
     from vitral.settings import names
 
-    typed = ctx.params.get("settings") or ()
-    if typed and typed[-1].endswith("="):  # bash parts words at `=`: this is a value, and nobody can guess it
+    words = ctx.params.get("settings") or ()
+    if words and words[-1].endswith("="):  # bash parts words at `=`: this is a value, and nobody can guess it
         return []
-    return _fitting([f"{name}=" for name in dict.fromkeys(names(Recipe))], incomplete)
+    return _matches([f"{name}=" for name in dict.fromkeys(names(Recipe))], incomplete)
 
 
 def _recipes() -> list[str]:
@@ -56,10 +56,11 @@ def _runs() -> list[str]:
     return [str(path) for path in sorted(Path("runs").glob("*")) if Run.is_run(path)]
 
 
-def _fitting(words: list[str], incomplete: str) -> list[CompletionItem]:
+def _matches(words: list[str], incomplete: str) -> list[CompletionItem]:
+    """The words that begin with what stands there."""
     return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
 def _or_files(words: list[str], incomplete: str) -> list[CompletionItem]:
     # Not both: bash takes a word for a file to mean files alone.
-    return _fitting(words, incomplete) or [CompletionItem(incomplete, type="file")]
+    return _matches(words, incomplete) or [CompletionItem(incomplete, type="file")]

@@ -29,20 +29,20 @@ def command(source: str, to: str | None, out: Path | None, trusted: bool, code: 
     from vitral.errors import WeightsError
     from vitral.weights.stored import PICKLES, refusal
 
-    pickled = Path(source).suffix in PICKLES
-    if pickled and not trusted:
+    is_pickle = Path(source).suffix in PICKLES
+    if is_pickle and not trusted:
         raise WeightsError(refusal(Path(source)))
-    if trusted and not pickled:
+    if trusted and not is_pickle:
         raise click.UsageError(f"--i-trust-this-file is for pickles ({', '.join(PICKLES)}), and {source} is none.")
-    if not pickled and to is None:
+    if not is_pickle and to is None:
         raise click.UsageError("Say whose format to write, with --to hf, timm, torchvision or npz.")
-    if pickled:
-        written = convert_pickle(source)
-        with safe_open(written, framework="pt") as file:
+    if is_pickle:
+        path = convert_pickle(source)
+        with safe_open(path, framework="pt") as file:
             table, count = (file.metadata() or {})["from"], len(file.keys())
         where = "the file itself" if table == "the top" else f"its table {table}"
-        console.print(printable(f"Written {written}: {count:,} tensors, from {where}."), soft_wrap=True)
-        source = str(written)
+        console.print(printable(f"Written {path}: {count:,} tensors, from {where}."), soft_wrap=True)
+        source = str(path)
     if to is not None:
         folder = convert(source, to, out, code=code)
         for note in json.loads((folder / "about.json").read_text(encoding="utf-8"))["notes"]:

@@ -25,10 +25,10 @@ def command(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts))
         return
-    listed = table("what", "found")
-    for what, value in facts.items():
-        listed.add_row(what, str(value))
-    print_table(listed)
+    listing = table("what", "found")
+    for name, value in facts.items():
+        listing.add_row(name, str(value))
+    print_table(listing)
     console.print("\nA small ViT has learnt a step here: all is well.")
     if facts["torch"].partition("+")[0] != facts["tested with torch"]:
         console.print(
@@ -38,6 +38,7 @@ def command(as_json: bool) -> None:
 
 
 def _machine() -> dict[str, Any]:
+    """Versions, cores, disk and terminal, by name."""
     return {
         "vitral": version("vitral"),
         "python": platform.python_version(),
@@ -52,13 +53,14 @@ def _machine() -> dict[str, Any]:
 
 
 def tested_torch() -> str:
-    """The version that the tests are run with: pyproject.toml has it, as the extra `tested`, and so has the package."""
-    asked = " ".join(requires("vitral") or ())
-    pinned = re.search(r"torch==([\w.]+) ?; ?extra == .tested", asked)
-    return pinned[1] if pinned else "unknown"
+    """The torch that the tests are run with: the package knows it, from the extra `tested` of pyproject.toml."""
+    requirements = " ".join(requires("vitral") or ())
+    pin = re.search(r"torch==([\w.]+) ?; ?extra == .tested", requirements)
+    return pin[1] if pin else "unknown"
 
 
 def _torch() -> dict[str, Any]:
+    """The device and its speed, by name; a small ViT learns a step, so that what does not work fails here."""
     import torch
 
     from vitral.model.config import ViTConfig

@@ -51,19 +51,19 @@ def command(
     folder = out or Path("embeddings") / last_name(source) / name_of(weights)
     with ProgressBar() as tell:
         embedded = embed(weights, data_of(source, settings), folder, tell=tell, code=code)
-    found = _nearest(embedded, nearest, count) if nearest else []
+    neighbours = _nearest(embedded, nearest, count) if nearest else []
     if as_json:
-        written: dict[str, object] = {"folder": str(folder), "shape": list(embedded.vectors.shape)}
+        result: dict[str, object] = {"folder": str(folder), "shape": list(embedded.vectors.shape)}
         if nearest:
-            written["nearest"] = [one._asdict() for one in found]
-        click.echo(json.dumps(written))
+            result["nearest"] = [neighbour._asdict() for neighbour in neighbours]
+        click.echo(json.dumps(result))
         return
     for note in (*embedded.weights.notes, *embedded.pack.index.notes, *embedded.pack.notes):
         console.print(printable(note))
     pictures, width = embedded.vectors.shape
     console.print(f"{pictures:,} pictures, {width:,} numbers each.", style="bold")
     if nearest:
-        _tell(found, nearest)
+        _print_neighbours(neighbours, nearest)
     if not (folder / "map.png").exists():
         console.print("They are too few for a map.")
     files = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in (".npz", ".png")))
@@ -71,36 +71,37 @@ def command(
 
 
 def data_of(source: str, settings: tuple[str, ...]) -> "Data":
-    """The table [data] for a source, with settings of it that may be given."""
+    """The table [data] for a source, with the settings of it that were typed as KEY=VALUE."""
     from vitral.cli.terminal import settings_of
     from vitral.errors import RecipeError
     from vitral.recipe import Recipe
 
-    given = settings_of(settings)
-    if other := [name for name in given if not name.startswith("data.")]:
+    changes = settings_of(settings)
+    if other := [name for name in changes if not name.startswith("data.")]:
         raise RecipeError(f"{other[0]} is no setting of the pictures: those start with data.")
-    return Recipe().changed({**given, "data.source": source}).data
+    return Recipe().changed({**changes, "data.source": source}).data
 
 
 def _nearest(embedded: "Embedded", picture: Path, count: int) -> list["Neighbour"]:
+    """The pictures that are most like this one, nearest first; drawn as nearest.png."""
     import numpy as np
 
     from vitral.look.embedding_map import draw_nearest, tile
 
-    found = embedded.nearest(picture, count)
-    rows = np.array([one.number for one in found])
+    neighbours = embedded.nearest(picture, count)
+    rows = np.array([neighbour.number for neighbour in neighbours])
     tiles = [
-        tile(pixels, f"{one.similarity:.3f}  {one.label}", one.sample)
-        for pixels, one in zip(embedded.images(rows), found, strict=True)
+        tile(pixels, f"{neighbour.similarity:.3f}  {neighbour.label}", neighbour.sample)
+        for pixels, neighbour in zip(embedded.images(rows), neighbours, strict=True)
     ]
-    asked = tile(embedded.weights.preprocess.resized(picture), picture.name)
-    draw_nearest(embedded.folder / "nearest.png", asked, tiles)
-    return found
+    query = tile(embedded.weights.preprocess.resized(picture), picture.name)
+    draw_nearest(embedded.folder / "nearest.png", query, tiles)
+    return neighbours
 
 
-def _tell(found: list["Neighbour"], picture: Path) -> None:
+def _print_neighbours(neighbours: list["Neighbour"], picture: Path) -> None:
     console.print(f"\nMost like {printable(str(picture))}:", soft_wrap=True)
-    made = table("cosine", "class", "picture", right=("cosine",))
-    for one in found:
-        made.add_row(f"{one.similarity:.3f}", printable(one.label), printable(one.sample))
-    print_table(made)
+    listing = table("cosine", "class", "picture", right=("cosine",))
+    for neighbour in neighbours:
+        listing.add_row(f"{neighbour.similarity:.3f}", printable(neighbour.label), printable(neighbour.sample))
+    print_table(listing)

@@ -43,11 +43,11 @@ def command(run: Path, data: str | None, suspects: bool, mirrored: bool, as_json
     if as_json:
         click.echo(json.dumps(evaluation.write()))
     else:
-        tell(evaluation)
+        print_evaluation(evaluation)
 
 
 def _suspects(folder: Path, code: tuple[Path, ...]) -> None:
-    """Ask models that have not learnt from a picture about it, and tell which labels that speaks against."""
+    """Print and write which labels are doubtful, by models that have not learnt from the picture in question."""
     from vitral.evaluation.suspects import suspects, write_suspects
     from vitral.run import Run
 
@@ -73,7 +73,7 @@ def _suspects(folder: Path, code: tuple[Path, ...]) -> None:
 
 
 def _by_training(run: "Run", code: tuple[Path, ...]) -> "OutOfFold":
-    """Short trainings of the run's recipe."""
+    """Probabilities for all pictures, by short trainings of the run's recipe."""
     from vitral.progress import Progress, drain
     from vitral.training.folds import TRAINING, out_of_fold
 
@@ -81,17 +81,17 @@ def _by_training(run: "Run", code: tuple[Path, ...]) -> "OutOfFold":
     each = f"{steps:,} step{'s' if steps > 1 else ''}"
     with ProgressBar() as bar:
 
-        def tell(progress: Progress) -> None:
+        def show(progress: Progress) -> None:
             if progress.doing == TRAINING and not progress.done:
                 folds = progress.total // steps
                 bar.print(f"Training {folds} times, each time without another part of the pictures; {each}.")
             bar(progress)
 
-        return drain(out_of_fold(run.recipe, steps, sha256=run.record.data.sha256, plugins=run.plugins(code)), tell)
+        return drain(out_of_fold(run.recipe, steps, sha256=run.record.data.sha256, plugins=run.plugins(code)), show)
 
 
 def _by_probes(run: "Run") -> "OutOfFold":
-    """Where the run started from somebody's weights, linear probes on what these see: in a minute."""
+    """Probabilities for all pictures, by linear probes on the weights that the run started from: in a minute."""
     from vitral.evaluation.probe import out_of_fold
 
     weights = run.recipe.init.weights
@@ -101,7 +101,7 @@ def _by_probes(run: "Run") -> "OutOfFold":
 
 
 def _more(evaluation: "Evaluation") -> Iterator[str]:
-    """What else is known, and what is not."""
+    """Sentences on what else is known, and on what is not."""
     from vitral.evaluation.figures import how_many
     from vitral.evaluation.metrics import FEW
 
@@ -131,7 +131,7 @@ def _more(evaluation: "Evaluation") -> Iterator[str]:
 
 
 def _other_figures(figures: "dict[str, Figure]") -> str:
-    """Those that have no sentence of their own, in one; what exists for many classes only comes last."""
+    """One sentence with the figures that have none of their own; those that only many classes have come last."""
     from vitral.evaluation.metrics import METRICS
 
     rows = [metric for metric in METRICS if metric.name in figures and metric.name not in SENTENCES]
@@ -144,8 +144,8 @@ def _small(title: str) -> str:
     return title[0].lower() + title[1:]
 
 
-def tell(evaluation: "Evaluation") -> None:
-    """What a person wants to know first, and where to look."""
+def print_evaluation(evaluation: "Evaluation") -> None:
+    """Print what a person wants to know first, and where to look."""
     from vitral.evaluation.figures import how_many
 
     figures = sorted(path.name for path in evaluation.folder.glob("*.png") if path.name != "suspects.png")

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from vitral.data.sources.named import NamedSet, RemoteFile
 
 
-def _names(_: click.Context, __: click.Parameter, typed: str) -> list[str]:
+def _names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
+    """For completion: the named sets that begin so."""
     from vitral.data.sources.named import NAMED
 
-    return [name for name in NAMED if name.startswith(typed)]
+    return [name for name in NAMED if name.startswith(incomplete)]
 
 
 @click.command()
@@ -30,55 +31,58 @@ def command(names: tuple[str, ...]) -> None:
     from vitral.data.sources.named import data_directory, named
 
     directory = data_directory()
-    wanted = [named(name) for name in names]  # all of them known before the first is fetched
-    if not wanted:
+    sets = [named(name) for name in names]  # all of them known before the first is fetched
+    if not sets:
         _list(directory)
-    for each in wanted:
+    for each in sets:
         _fetch(each, directory)
 
 
 def _list(directory: Path) -> None:
+    """Print the named sets, and which of them are here."""
     from vitral.data.sources.named import NAMED, locate
 
     numbers = ("pictures", "MB")
-    listed = table("set", "what it is", *numbers, "licence", "here", right=numbers)
-    for column in listed.columns:
+    listing = table("set", "what it is", *numbers, "licence", "here", right=numbers)
+    for column in listing.columns:
         column.no_wrap, column.overflow = column.header not in ("what it is", "licence"), "fold"
     for each in NAMED.values():
         megabytes = f"{each.size / 1e6:.1f}" if each.files else ""
         here = "yes" if locate(each, directory) else "no"
-        listed.add_row(each.name, each.what, f"{each.pictures:,}", megabytes, each.licence, here)
-    print_table(listed)
+        listing.add_row(each.name, each.what, f"{each.pictures:,}", megabytes, each.licence, here)
+    print_table(listing)
     console.print(f"\nThe data directory is {directory}. Fetch one: vitral fetch mnist", soft_wrap=True)
 
 
-def _fetch(wanted: "NamedSet", directory: Path) -> None:
+def _fetch(named_set: "NamedSet", directory: Path) -> None:
+    """Fetch a set unless it is here; print its licence, what to cite, and where it is."""
     from vitral.data.sources.named import locate
 
-    _say(f"{wanted.name}: {wanted.what}. {wanted.pictures:,} pictures, {wanted.classes} classes.")
-    _say(f"  licence  {wanted.licence}")
-    _say(f"  cite     {wanted.cite}")
-    before = locate(wanted, directory)
+    _print(f"{named_set.name}: {named_set.what}. {named_set.pictures:,} pictures, {named_set.classes} classes.")
+    _print(f"  licence  {named_set.licence}")
+    _print(f"  cite     {named_set.cite}")
+    before = locate(named_set, directory)
     if before and before.kind == "embedded":
-        _say("  here     nothing to fetch")
+        _print("  here     nothing to fetch")
         return
-    fetched = () if before else _with_a_bar(wanted, directory)
-    for each in fetched:
-        told = "as published" if each.file.sha256 else "there is no published one to compare it with"
-        _say(f"  sha256   {each.sha256}  {Path(each.file.path).name} ({told})")
-    found = before or locate(wanted, directory)
-    _say(f"  here     {found.path if found else directory}{'' if fetched else ' (already)'}")
+    files = () if before else _fetch_with_bar(named_set, directory)
+    for each in files:
+        check = "as published" if each.file.sha256 else "there is no published one to compare it with"
+        _print(f"  sha256   {each.sha256}  {Path(each.file.path).name} ({check})")
+    place = before or locate(named_set, directory)
+    _print(f"  here     {place.path if place else directory}{'' if files else ' (already)'}")
 
 
-def _with_a_bar(wanted: "NamedSet", directory: Path) -> "tuple[Fetched, ...]":
+def _fetch_with_bar(named_set: "NamedSet", directory: Path) -> "tuple[Fetched, ...]":
+    """Fetch the files of a set, with a bar for each on stderr."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     from vitral.data.fetch import fetch
 
-    if wanted.files:
-        _say(f"  size     {wanted.size / 1e6:.1f} MB, into {directory}")
-    bar = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    if named_set.files:
+        _print(f"  size     {named_set.size / 1e6:.1f} MB, into {directory}")
+    errors = Console(stderr=True, markup=False, highlight=False, emoji=False)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -86,20 +90,20 @@ def _with_a_bar(wanted: "NamedSet", directory: Path) -> "tuple[Fetched, ...]":
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=bar, transient=True, disable=not bar.is_terminal) as shown:
-        tasks = {file: shown.add_task(Path(file.path).name, total=file.size, visible=False) for file in wanted.files}
+    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
+        tasks = {file: bar.add_task(Path(file.path).name, total=file.size, visible=False) for file in named_set.files}
 
         def progress(file: "RemoteFile", here: int) -> None:
-            shown.update(tasks[file], completed=here, visible=True)
+            bar.update(tasks[file], completed=here, visible=True)
 
         def tell(sentence: str) -> None:
-            if bar.is_terminal:
-                bar.print(sentence)
+            if errors.is_terminal:
+                errors.print(sentence)
             else:
                 print(sentence, file=sys.stderr, flush=True)
 
-        return fetch(wanted, directory, progress=progress, tell=tell)
+        return fetch(named_set, directory, progress=progress, tell=tell)
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     console.print(line, soft_wrap=True)

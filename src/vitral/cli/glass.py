@@ -29,7 +29,7 @@ def command(source: str, port: int, no_browser: bool, code: tuple[Path, ...]) ->
         for note in server.subject.notes:
             click.echo(printable(note), err=True)
         click.echo(f"{server.subject.name} is under glass at {server.url} (Ctrl-C ends it)")
-        sys.stdout.flush()  # before somebody waits for it in a pipe
+        sys.stdout.flush()  # a program may wait for the address in a pipe
         try:
             if not no_browser and _has_windows():
                 import webbrowser
@@ -37,10 +37,10 @@ def command(source: str, port: int, no_browser: bool, code: tuple[Path, ...]) ->
                 webbrowser.open(server.url)
             server.serve_forever()
         except KeyboardInterrupt:
-            ctrl_c.heard()
+            ctrl_c.reset()
             click.echo("")  # behind the ^C that the terminal shows
 
 
 def _has_windows() -> bool:
-    """Whether a browser would open a window: one that is text takes the terminal and gives it back at its end."""
+    """Whether a browser would open a window; a text browser would take the terminal until it ends."""
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

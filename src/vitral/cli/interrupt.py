@@ -23,7 +23,7 @@ class CtrlC:
         self.before: signal._HANDLER = None
 
     def watch(self) -> None:
-        """From now on. A thread other than the first hears no signals; a script's background ignores this one."""
+        """Answer SIGINT from now on; not in a thread other than the first, nor where a script's `&` ignores it."""
         before = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is threading.main_thread() and before is not signal.SIG_IGN:
             self.before, self.hook = before, sys.unraisablehook
@@ -34,44 +34,44 @@ class CtrlC:
             end(number, frame)
         self.raised = KeyboardInterrupt()
         sys.unraisablehook = lambda _: None  # it would print a traceback where the interrupt cannot be raised
-        signal.signal(signal.SIGALRM, self._again)
+        signal.signal(signal.SIGALRM, self._raise_again)
         signal.setitimer(signal.ITIMER_REAL, AGAIN, AGAIN)
         raise self.raised
 
-    def _again(self, number: int, frame: object) -> None:
-        if self.raised and not _on_its_way(self.raised):
+    def _raise_again(self, number: int, frame: object) -> None:
+        if self.raised and not _is_unwinding(self.raised):
             raise self.raised
 
-    def _rest(self) -> None:
-        if self.raised:  # else the timer is somebody else's
+    def _stop_timer(self) -> None:
+        if self.raised:  # else the timer is not ours
             signal.setitimer(signal.ITIMER_REAL, 0)
 
-    def heard(self) -> None:
-        """Somebody has done what Ctrl-C asks for: the next one is the first again."""
-        self._rest()
+    def reset(self) -> None:
+        """Forget an interrupt that a command has answered: the next one is the first again."""
+        self._stop_timer()
         self.raised = None
 
-    def look(self) -> None:
-        """The command has come to its end: did an interrupt get lost just before?"""
+    def raise_lost(self) -> None:
+        """Raise an interrupt that got lost just before the command came to its end."""
         if self.raised:
             raise self.raised
 
     def leave(self) -> None:
-        """`main` gives its answer, and Python's own end follows: an interrupt has nothing to unwind any more."""
-        self._rest()
+        """From now on an interrupt ends the process at once: `main` is done, and there is nothing to unwind."""
+        self._stop_timer()
         if self.before is not None:
             signal.signal(signal.SIGINT, end)
 
-    def forget(self) -> None:
-        """As it was before: for a caller that goes on."""
+    def restore(self) -> None:
+        """Bring the signal handlers back as they were, for a caller that goes on."""
         if self.before is not None:
             signal.signal(signal.SIGINT, self.before)
             self.before, sys.unraisablehook = None, self.hook
-        self.heard()
+        self.reset()
 
 
 def end(number: int, frame: object) -> NoReturn:
-    """Say so and end, without any cleaning up: no file needs it, as after a kill."""
+    """Print "Stopped." and end the process, without any cleaning up: no file needs it, as after a kill."""
     try:
         if os.isatty(1):
             os.write(1, SHOW_CURSOR)
@@ -80,8 +80,8 @@ def end(number: int, frame: object) -> NoReturn:
         os._exit(130)
 
 
-def _on_its_way(interrupt: KeyboardInterrupt) -> bool:
-    """Whether what runs now, a `finally` or `except`, runs because of it: it may be saving something."""
+def _is_unwinding(interrupt: KeyboardInterrupt) -> bool:
+    """Whether a `finally` or `except` runs now because of this interrupt: it may be saving something."""
     error = sys.exception()
     while error is not None and error is not interrupt:
         error = error.__context__

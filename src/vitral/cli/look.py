@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vitral.look.maps import Some
 
 
-WATCHED = 16  # pictures that `--model` watches heads on
+WATCH = 16  # pictures that `--model` watches heads on
 
 
 @click.command()
@@ -56,24 +56,24 @@ def command(
         raise click.UsageError("Name a picture or a folder to look at; or --model draws the model itself.")
     if of_model and (method or blocks != "-1"):
         raise click.UsageError("--model draws the model as a whole: --method and --blocks do not go with it.")
-    looker = Explainer.load(source, method, _blocks(blocks), code)
-    for note in looker.subject.notes:
+    explainer = Explainer.load(source, method, _blocks(blocks), code)
+    for note in explainer.subject.notes:
         click.echo(printable(note), err=True)
     files = [file for picture in pictures for file in picture_files(picture)]
     folder = out or Path("looks") / name_of(source)
     if of_model:
-        _draw_model(source, looker, files, folder, as_json)
+        _draw_model(source, explainer, files, folder, as_json)
         return
     several = len(files) > 1 or any(picture.is_dir() for picture in pictures)
-    told, failed = _look(looker, files, folder, several)
+    results, failures = _look(explainer, files, folder, several)
     if as_json:
-        click.echo(json.dumps(told))
-    elif len(told) > 1 or not failed:
-        _tell(told, folder / GALLERY if several else None)
-    # What was found in a folder may be unreadable; what was asked for by name may not.
-    if named := next((failed[picture] for picture in pictures if picture in failed), ""):
+        click.echo(json.dumps(results))
+    elif len(results) > 1 or not failures:
+        _print_results(results, folder / GALLERY if several else None)
+    # A file of a folder may be unreadable; one that stands on the command line may not.
+    if named := next((failures[picture] for picture in pictures if picture in failures), ""):
         raise DataError(named)
-    if len(failed) == len(files):
+    if len(failures) == len(files):
         raise DataError("None of these files could be read as a picture.")
 
 
@@ -86,96 +86,98 @@ def _blocks(text: str) -> "Some":
 
 
 def _look(
-    looker: "Explainer", files: list[Path], folder: Path, several: bool
+    explainer: "Explainer", files: list[Path], folder: Path, several: bool
 ) -> tuple[list[dict[str, Any]], dict[Path, str]]:
-    """What is told of each file, and the sentences for those that could not be read."""
+    """Draw a figure of each file. Returns a result for each, and a sentence for each that could not be read."""
     from vitral.look.gallery import GALLERY, card, write_gallery
     from vitral.look.overlay import draw_look
 
-    told: list[dict[str, Any]] = []
-    cards, failed = [], dict[Path, str]()
+    results: list[dict[str, Any]] = []
+    cards, failures = [], dict[Path, str]()
     # A figure never takes the place of a picture, wherever it is written to.
-    taken = {file.name.lower() for file in files if file.parent.resolve() == folder.resolve()}
-    for file, look in _each(looker, files):
+    names = {file.name.lower() for file in files if file.parent.resolve() == folder.resolve()}
+    for file, look in _each(explainer, files):
         if isinstance(look, DataError):
-            failed[file] = str(look)
-            told.append({"path": str(file), "error": str(look)})
+            failures[file] = str(look)
+            results.append({"path": str(file), "error": str(look)})
             continue
         folder.mkdir(parents=True, exist_ok=True)
-        figure = folder / _free_name(file, taken)
-        draw_look(figure, look, looker.subject.name)
-        told.append({**look.write(), "says": look.says, "figure": str(figure)})
+        figure = folder / _free_name(file, names)
+        draw_look(figure, look, explainer.subject.name)
+        results.append({**look.write(), "says": look.says, "figure": str(figure)})
         if several:
             cards.append(card(look, figure.name))
     if cards:
-        write_gallery(folder / GALLERY, cards, list(failed.values()), looker.subject.name, looker.method)
-    return told, failed
+        write_gallery(folder / GALLERY, cards, list(failures.values()), explainer.subject.name, explainer.method)
+    return results, failures
 
 
-def _each(looker: "Explainer", files: list[Path]) -> Iterator[tuple[Path, "Explanation | DataError"]]:
+def _each(explainer: "Explainer", files: list[Path]) -> Iterator[tuple[Path, "Explanation | DataError"]]:
     from rich.console import Console
     from rich.progress import track
 
     bar = Console(stderr=True)  # so that what a program reads from stdout is the answers alone
     quiet = len(files) < 2 or not bar.is_terminal
-    found = track(looker.each(files), "looking", len(files), console=bar, transient=True, disable=quiet)
-    yield from zip(files, found, strict=True)
+    explanations = track(explainer.each(files), "looking", len(files), console=bar, transient=True, disable=quiet)
+    yield from zip(files, explanations, strict=True)
 
 
-def _free_name(file: Path, taken: set[str]) -> str:
-    """A name for its figure that no other picture of this call has, whatever letters a file system tells apart."""
+def _free_name(file: Path, names: set[str]) -> str:
+    """A name for its figure that is not among `names`, which are lower case, as some file systems are; it is added."""
     stem, number = file.stem, 1
     name = f"{stem}.png"
-    while name.lower() in taken:
+    while name.lower() in names:
         number += 1
         name = f"{stem}-{number}.png"
-    taken.add(name.lower())
+    names.add(name.lower())
     return name
 
 
-def _tell(told: list[dict[str, Any]], page: Path | None) -> None:
+def _print_results(results: list[dict[str, Any]], page: Path | None) -> None:
+    """Print a line on each picture and its grade, and where to look."""
     from rich.text import Text
 
-    for one in told:
-        line = Text(f"{printable(one['path'])}  ")
-        if "error" in one:
-            line.append(f"not looked at: {printable(one['error'])}", style="red")
+    for result in results:
+        line = Text(f"{printable(result['path'])}  ")
+        if "error" in result:
+            line.append(f"not looked at: {printable(result['error'])}", style="red")
         else:
-            line.append(f"{printable(one['says']) or 'No classes, so no prediction.'}\n", style="bold")
-            grade = one.get("grade")
+            line.append(f"{printable(result['says']) or 'No classes, so no prediction.'}\n", style="bold")
+            grade = result.get("grade")
             style = "dim" if grade is None or grade["better_than_chance"] else "yellow"
-            line.append(f"    {grade['sentence'] if grade else one['ungraded']}", style=style)
+            line.append(f"    {grade['sentence'] if grade else result['ungraded']}", style=style)
         console.print(line, soft_wrap=True)
-    graded = [one["grade"] for one in told if "grade" in one]
-    if len(graded) > 1:
-        better = sum(grade["better_than_chance"] for grade in graded)
-        console.print(f"\nOn {better} of {len(graded)} pictures the map is better than chance.")
-    if written := [one for one in told if "figure" in one]:
-        console.print(f"Look at {page or written[0]['figure']}", soft_wrap=True)
+    grades = [result["grade"] for result in results if "grade" in result]
+    if len(grades) > 1:
+        better = sum(grade["better_than_chance"] for grade in grades)
+        console.print(f"\nOn {better} of {len(grades)} pictures the map is better than chance.")
+    if figures := [result["figure"] for result in results if "figure" in result]:
+        console.print(f"Look at {page or figures[0]}", soft_wrap=True)
 
 
-def _draw_model(source: str, looker: "Explainer", files: list[Path], folder: Path, as_json: bool) -> None:
+def _draw_model(source: str, explainer: "Explainer", files: list[Path], folder: Path, as_json: bool) -> None:
+    """Draw the figures of the model itself, and print where they are."""
     from vitral.look.glass.shelf import examples
     from vitral.look.model_figures import draw_model
 
-    subject = looker.subject
+    subject = explainer.subject
     pictures, notes = [], []
-    for file in files[:WATCHED]:
+    for file in files[:WATCH]:
         try:
             pictures.append(subject.preprocess.resized(file))
         except DataError as error:
             notes.append(str(error))
     if files and not pictures:
         raise DataError("None of these files could be read as a picture.")
-    if len(files) > WATCHED:
-        notes.append(f"Heads are watched on the first {WATCHED} of {len(files)} pictures.")
-    pictures = pictures or [shown.pixels for shown in examples(source, subject.preprocess)]
+    if len(files) > WATCH:
+        notes.append(f"Heads are watched on the first {WATCH} of {len(files)} pictures.")
+    pictures = pictures or [example.pixels for example in examples(source, subject.preprocess)]
     folder.mkdir(parents=True, exist_ok=True)
-    written, missing = draw_model(folder, subject.model, subject.preprocess, pictures)
+    figures, missing = draw_model(folder, subject.model, subject.preprocess, pictures)
     notes += missing
     if as_json:
-        click.echo(json.dumps({"figures": [str(path) for path in written], "notes": notes}))
+        click.echo(json.dumps({"figures": [str(path) for path in figures], "notes": notes}))
         return
     for note in notes:
         console.print(note, soft_wrap=True)
-    console.print(f"Look at {folder}/: {', '.join(path.name for path in written)}", soft_wrap=True)
+    console.print(f"Look at {folder}/: {', '.join(path.name for path in figures)}", soft_wrap=True)

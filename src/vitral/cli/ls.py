@@ -26,30 +26,30 @@ def command(folder: Path, as_json: bool) -> None:
     if near and str(folder) not in near and not folder.is_dir():
         raise click.UsageError(f"There is no folder {folder}. Did you mean {near[0]}?")
     recipes = {name: about(name) for name in RECIPES}
-    there = sorted([*folder.glob("*"), *folder.glob("*/seed-*")])
-    runs = [_run(path) for path in there if Run.is_run(path)]
+    folders = sorted([*folder.glob("*"), *folder.glob("*/seed-*")])
+    runs = [_run(path) for path in folders if Run.is_run(path)]
     if as_json:
         click.echo(json.dumps({"recipes": recipes, "runs": runs}))
         return
-    listed = table("recipe", "what it is")
-    for name, what in recipes.items():
-        listed.add_row(name, what)
-    print_table(listed)
+    listing = table("recipe", "what it is")
+    for name, line in recipes.items():
+        listing.add_row(name, line)
+    print_table(listing)
     console.print()
     if not runs:
         console.print(f"No runs in {folder}/ yet. Start one: vitral train digits", soft_wrap=True)
         return
     numbers = ("test accuracy", "seed", "steps", "seconds")
-    listed = table("run", "state", "data", *numbers, "started (UTC)", right=numbers)
+    listing = table("run", "state", "data", *numbers, "started (UTC)", right=numbers)
     for run in runs:
-        shown = run | {"accuracy": f"{run['accuracy']:.1%}"} if "accuracy" in run else run
+        cells = run | {"accuracy": f"{run['accuracy']:.1%}"} if "accuracy" in run else run
         columns = ("run", "state", "data", "accuracy", "seed", "steps", "seconds", "started_at")
-        listed.add_row(*(str(shown.get(name, "")) for name in columns))
-    print_table(listed)
+        listing.add_row(*(str(cells.get(name, "")) for name in columns))
+    print_table(listing)
 
 
 def _weights(as_json: bool) -> None:
-    """Those of the Hub that are worth having, and those that are in the data directory."""
+    """Print the weights of the Hub that are worth having, and those that are in the data directory."""
     from dataclasses import asdict
 
     from vitral.data.sources.named import data_directory
@@ -60,10 +60,10 @@ def _weights(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"known": [asdict(one) for one in KNOWN], "here": here}))
         return
-    listed = table("weights", "MB", "licence", "what for", right=("MB",))
+    listing = table("weights", "MB", "licence", "what for", right=("MB",))
     for one in KNOWN:
-        listed.add_row(one.where, f"{one.megabytes:,}", one.licence, one.what_for)
-    print_table(listed)
+        listing.add_row(one.where, f"{one.megabytes:,}", one.licence, one.what_for)
+    print_table(listing)
     console.print("\nThey are fetched when they are first used (pip install huggingface_hub).", soft_wrap=True)
     for name in here:
         teaches = " (a CNN: only as teacher.source)" if "resnet" in name else ""
@@ -71,14 +71,14 @@ def _weights(as_json: bool) -> None:
 
 
 def _run(path: Path) -> dict[str, Any]:
-    """What there is to say of a run; of a damaged one, that it is."""
+    """Facts about a run, by name; of a damaged one only that it is."""
     from vitral.errors import VitralError
     from vitral.run import Run
 
     try:
         run = Run.load(path)
         record, evaluation = run.record, run.evaluation
-        found = {
+        facts = {
             "run": str(path),
             "state": record.state,
             "data": record.data.source,
@@ -86,7 +86,7 @@ def _run(path: Path) -> dict[str, Any]:
             "steps": record.steps,
             "started_at": record.started_at.removesuffix("+00:00").replace("T", " "),
         }
-        found |= {"seconds": round(record.seconds, 1)} if record.seconds is not None else {}
-        return found | ({"accuracy": float(evaluation["accuracy"])} if evaluation else {})
+        facts |= {"seconds": round(record.seconds, 1)} if record.seconds is not None else {}
+        return facts | ({"accuracy": float(evaluation["accuracy"])} if evaluation else {})
     except (VitralError, KeyError, ValueError, TypeError):
         return {"run": str(path), "state": "damaged"}

@@ -54,9 +54,9 @@ def command(
         click.echo(json.dumps([one.write(unsure, top) for one in predictions]))
     elif len(predictions) > 1 or predictions[0].prediction:
         for one in predictions:
-            _tell(one, unsure, top)
-        _summary(predictions, unsure, csv_path)
-    # What was found in a folder may be unreadable; what was asked for by name may not.
+            _print_prediction(one, unsure, top)
+        _print_summary(predictions, unsure, csv_path)
+    # A file of a folder may be unreadable; one that stands on the command line may not.
     if error := next((one.error for one in predictions if one.error and one.path in pictures), ""):
         raise DataError(error)
     if all(one.error for one in predictions):
@@ -75,7 +75,7 @@ def _predictions(classifier: "Classifier", pictures: tuple[Path, ...]) -> "Itera
     return track(classifier.files(files), "predicting", len(files), console=bar, transient=True, disable=quiet)
 
 
-def _tell(file: "FilePrediction", unsure: float, top: int) -> None:
+def _print_prediction(file: "FilePrediction", unsure: float, top: int) -> None:
     from rich.text import Text
 
     line = Text(f"{printable(str(file.path))}  ")
@@ -92,7 +92,8 @@ def _tell(file: "FilePrediction", unsure: float, top: int) -> None:
     console.print(line, soft_wrap=True)
 
 
-def _summary(files: "list[FilePrediction]", unsure: float, csv_path: Path | None) -> None:
+def _print_summary(files: "list[FilePrediction]", unsure: float, csv_path: Path | None) -> None:
+    """Print how many files were answered, and where the CSV file is."""
     if len(files) > 1:
         predictions = [file.prediction for file in files if file.prediction]
         doubtful = sum(prediction.probability < unsure for prediction in predictions)

@@ -14,7 +14,7 @@ from vitral.cli.terminal import ProgressBar, code_option, console, duration, pri
 if TYPE_CHECKING:
     from vitral.evaluation.probe import Method, Probed
 
-SHOWN = 3  # pictures that it has wrong
+SHOW = 3  # pictures that it has wrong
 
 
 @click.command()
@@ -45,28 +45,29 @@ def command(
     if as_json:
         click.echo(json.dumps({**probed.write(), "others": [one.write() for one in others]}))
     else:
-        _tell(probed, others, path)
+        _print_probe(probed, others, path)
         words = printable(shlex.join([source, *settings, f"init.weights={weights}"]))
         console.print(f"A model of your own: vitral train {words}", soft_wrap=True)
 
 
-def _tell(probed: "Probed", others: list["Probed"], path: Path) -> None:
+def _print_probe(probed: "Probed", others: list["Probed"], path: Path) -> None:
+    """Print the scores of a backbone beside others, and what they say."""
     for note in probed.notes:
         console.print(printable(note))
-    learnt = f"{probed.learnt:,} pictures of {probed.classes:,} classes to learn from (train and validation)"
-    console.print(f"{learnt}, {probed.tested:,} to test.\n")
-    made = table("weights", "method", "right", "accuracy", "95 % interval", right=("right", "accuracy"))
+    pictures = f"{probed.learnt:,} pictures of {probed.classes:,} classes to learn from (train and validation)"
+    console.print(f"{pictures}, {probed.tested:,} to test.\n")
+    listing = table("weights", "method", "right", "accuracy", "95 % interval", right=("right", "accuracy"))
     for one in sorted([probed, *others], key=lambda one: -one.linear.right):
         style = "bold" if one is probed and others else ""
-        made.add_row(printable(one.weights), "linear", *_cells(one, one.linear), style=style)
-        made.add_row("", "kNN", *_cells(one, one.knn), style=style)
-    print_table(made)
+        listing.add_row(printable(one.weights), "linear", *_cells(one, one.linear), style=style)
+        listing.add_row("", "kNN", *_cells(one, one.knn), style=style)
+    print_table(listing)
     best = probed.linear.accuracy
-    told = f"{best.value:.0%} right ({best.low:.0%} to {best.high:.0%})"
+    score = f"{best.value:.0%} right ({best.low:.0%} to {best.high:.0%})"
     guessing = f"always saying the most frequent class has {probed.guessing:.0%}"
-    console.print(f"\n{_verdict(probed)}: {told}; {guessing}.", soft_wrap=True)
-    if wrong := probed.linear.wrong[:SHOWN]:
-        more = f" and {len(probed.linear.wrong) - SHOWN} more" if len(probed.linear.wrong) > SHOWN else ""
+    console.print(f"\n{_verdict(probed)}: {score}; {guessing}.", soft_wrap=True)
+    if wrong := probed.linear.wrong[:SHOW]:
+        more = f" and {len(probed.linear.wrong) - SHOW} more" if len(probed.linear.wrong) > SHOW else ""
         console.print(printable(f"Wrong: {', '.join(wrong)}{more}."), soft_wrap=True)
     linear, knn = (f"{one.features}, {one.setting}" for one in (probed.linear, probed.knn))
     console.print(f"Chosen by cross-validation: {linear}; for kNN {knn}.", soft_wrap=True)
@@ -76,7 +77,7 @@ def _tell(probed: "Probed", others: list["Probed"], path: Path) -> None:
 
 
 def _verdict(probed: "Probed") -> str:
-    """In a word, by the lower end of the interval."""
+    """A verdict in a few words, by the lower end of the interval."""
     low = probed.linear.accuracy.low or 0.0
     if low <= probed.guessing:
         return "That may be luck"

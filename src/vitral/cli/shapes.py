@@ -34,21 +34,21 @@ def command(name: str, as_json: bool, code: tuple[Path, ...]) -> None:
         click.echo(json.dumps({"parameters": parameters, "flops": flops, "steps": [asdict(row) for row in rows]}))
         return
     console.print(f"{_sentence(config)}\n", soft_wrap=True)
-    listed = table(
+    listing = table(
         "step", "what", "takes", "gives", "times", "parameters", "MFLOPs", right=("times", "parameters", "MFLOPs")
     )
     for row in rows:
         times = f"× {row.times}" if row.times > 1 else ""
         operations = f"{row.flops / 1e6:,.2f}" if row.flops else ""
-        counted = f"{row.parameters:,}" if row.parameters else ""
-        listed.add_row(row.name, row.what, _shape(row.takes), _shape(row.gives), times, counted, operations)
-    listed.add_row("together", "", "", "", "", f"{parameters:,}", f"{flops / 1e6:,.2f}", style="bold")
-    print_table(listed)
+        numbers = f"{row.parameters:,}" if row.parameters else ""
+        listing.add_row(row.name, row.what, _shape(row.takes), _shape(row.gives), times, numbers, operations)
+    listing.add_row("together", "", "", "", "", f"{parameters:,}", f"{flops / 1e6:,.2f}", style="bold")
+    print_table(listing)
     console.print("\nA multiply and an add are two operations (FLOPs); other tables count the pair as one.")
 
 
 def _sentence(config: "ModelConfig") -> str:
-    """What an image becomes."""
+    """A sentence on how an image becomes tokens."""
     import torch
 
     from vitral.model.shapes import on_meta
@@ -69,6 +69,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _config(name: str, code: tuple[Path, ...]) -> "ModelConfig":
+    """The settings of a model by the name of a size, a recipe or a run; classes and channels are those of its data."""
     from vitral.model import resolve
     from vitral.model.config import SIZES, ViTConfig
     from vitral.plugin import is_plugin, load_plugins
@@ -84,8 +85,8 @@ def _config(name: str, code: tuple[Path, ...]) -> "ModelConfig":
         recipe = find_recipe(name)
     except RecipeError as error:
         sizes = [f"{size}/{patch}" for size in SIZES for patch in (16, 14, 32)]
-        known = unknown(name, [*sizes, *RECIPES], "size, recipe or run")
-        raise RecipeError(str(error) if name.endswith(".toml") or ".py" in name else known) from None
+        hint = unknown(name, [*sizes, *RECIPES], "size, recipe or run")
+        raise RecipeError(str(error) if name.endswith(".toml") or ".py" in name else hint) from None
     config = resolve(recipe.model, load_plugins(filter(is_plugin, [recipe.model.kind])))
     if 0 in (config.classes, config.channels):
         from vitral.data.sources import open_source

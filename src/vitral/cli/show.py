@@ -19,13 +19,13 @@ def command(name: str, settings: tuple[str, ...]) -> None:
     from vitral.recipes import RECIPES, find_recipe, has_pictures
     from vitral.run import Run
 
-    given = settings_of(settings)
+    changes = settings_of(settings)
     if name not in RECIPES and Run.is_run(name):
-        recipe = Run.load(name).recipe.changed(given)
-    elif has_pictures(name, given):  # what is chosen depends on what is given
+        recipe = Run.load(name).recipe.changed(changes)
+    elif has_pictures(name, changes):  # the settings have a say in what is chosen
         from vitral.recipes.choose import choose
 
-        recipe = choose(name, given).recipe
+        recipe = choose(name, changes).recipe
     else:
-        recipe = find_recipe(name).changed(given)
+        recipe = find_recipe(name).changed(changes)
     click.echo(recipe.to_toml(), nl=False)

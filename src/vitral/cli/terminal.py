@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LONG = 1_000  # pictures or steps, from which a log should not be silent
 
-# For commands that open a run: its model or objective may be in a file of somebody's own.
+# For commands that open a run: its model or objective may be in a user's own file.
 code_option = click.option(
     "--code",
     multiple=True,
@@ -28,8 +28,8 @@ class Screen(Console):
     """No markup, because a file may be called [bold]; no painted numbers; a line is a line where nobody looks."""
 
     def __init__(self) -> None:
-        looked_at = sys.stdout is not None and sys.stdout.isatty()
-        super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=not looked_at)
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal)
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # as everywhere else in Python; `main` knows what to do
@@ -39,7 +39,7 @@ console = Screen()
 
 
 class ProgressBar:
-    """What `tell` can be: a bar for each thing that is done; in a log, a line for each that takes long.
+    """A listener to Progress: a bar for each kind of work; in a log, a line for each that takes long.
 
     On stderr, so that what a program reads from stdout is the answer alone.
     """
@@ -76,7 +76,7 @@ class ProgressBar:
         self.bar.update(self.tasks[words], completed=progress.done, total=progress.total)
 
     def print(self, sentence: str) -> None:
-        """Above the bar, on stdout."""
+        """Print a sentence above the bar, on stdout."""
         self.bar.stop()
         console.print(sentence)
         self.bar.start()
@@ -84,25 +84,25 @@ class ProgressBar:
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """An empty table without lines; the columns named in `right` are numbers."""
-    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
+    listing = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", no_wrap=True)
-    return made
+        listing.add_column(name, justify="right" if name in right else "left", no_wrap=True)
+    return listing
 
 
-def print_table(made: Table) -> None:
-    """As wide as it needs to be where nobody looks, so that no cell is cut."""
+def print_table(listing: Table) -> None:
+    """Print a table; where nobody looks, as wide as it needs to be, so that no cell is cut."""
     if console.is_terminal:
-        console.print(made)
+        console.print(listing)
         return
     wide = Console(highlight=False, markup=False, emoji=False, width=10_000, color_system=None)
-    with wide.capture() as captured:
-        wide.print(made)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    with wide.capture() as capture:
+        wide.print(listing)
+    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def duration(seconds: float) -> str:
-    """As one says it.
+    """Seconds as one says them.
 
     >>> duration(0.2), duration(48.6), duration(150), duration(9000)
     ('1 s', '49 s', '2 min 30 s', '2 h 30 min')
@@ -116,7 +116,7 @@ def duration(seconds: float) -> str:
 
 
 def printable(text: str) -> str:
-    """A name may hold a newline, a control character or a byte that is no text: shown, and harmless to a terminal."""
+    """A text with newlines, control characters and bytes that are no text spelt out, so that a terminal is safe."""
     return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 

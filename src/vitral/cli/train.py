@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vitral.cli import STARTED, completion
+from vitral.cli import STARTED_AT, completion
 from vitral.cli.interrupt import ctrl_c
 from vitral.cli.terminal import code_option, console, duration, printable, settings_of
 
@@ -65,28 +65,68 @@ def command(
         settings, recipe = (recipe, *settings), None
     if recipe is None and (settings or not resume):
         raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
-    asked, ready = _asked(recipe, settings, out if resume else None) if recipe else (None, {})
-    # Loading torch takes a second or two; a mistake in the recipe has been told by now.
+    full_recipe, inputs = _load_recipe(recipe, settings, out if resume else None) if recipe else (None, {})
+    # Loading torch takes a second or two; an error in the recipe has been printed by now.
     if dry_run:
-        if asked is None:
+        if full_recipe is None:
             raise click.UsageError("Missing argument 'RECIPE': --dry-run needs it.")
-        _show_groups(asked, **ready)
-        return
-    if seeds is None:
-        _train(asked, out, resume, save_every, STARTED, code=code, **ready)
-        return
-    if asked is None:
+        _show_groups(full_recipe, **inputs)
+    elif seeds is None:
+        _train(full_recipe, out, resume, save_every, STARTED_AT, code=code, **inputs)
+    elif full_recipe is None:
         raise click.UsageError("Missing argument 'RECIPE': with --seeds each run needs it.")
+    else:
+        words = (str(recipe), *settings, "--seeds", str(seeds))
+        _train_seeds(full_recipe, seeds, out, resume, save_every, words, **inputs)
+
+
+def _load_recipe(name: str, words: tuple[str, ...], earlier: Path | None) -> tuple["Recipe", dict[str, Any]]:
+    """The recipe of a name, with the settings among `words`; for pictures one is chosen, and the reasons are printed.
+
+    The second value are arguments for `train`: pictures and weights that are open by now. Where there is an `earlier`
+    run that goes on, what was chosen then stands.
+    """
+    from vitral.data.sources.named import NAMED
+    from vitral.recipes import find_recipe, has_pictures
+    from vitral.run import Run
+
+    settings = settings_of(words)
+    if not has_pictures(name, settings):
+        return find_recipe(name).changed(settings), {}
+    if earlier and Run.is_run(earlier):
+        return Run.load(earlier).recipe.changed({"data.source": name, **settings}), {}
+    from vitral.recipes.choose import choose
+
+    choice = choose(name, settings)
+    if name in NAMED and Path(name).exists():
+        console.print(f"{name} is the named set here; the folder {name} is written ./{name}.")
+    for reason in choice.why:
+        console.print(printable(reason))
+    typed_words = printable(shlex.join([name, *words]))
+    console.print(f"To change any of that: vitral show {typed_words} > mine.toml\n", soft_wrap=True)
+    return choice.recipe, {"source": choice.index, "start": choice.start}
+
+
+def _train_seeds(
+    recipe: "Recipe",
+    seeds: int,
+    out: Path | None,
+    resume: bool,
+    save_every: float,
+    words: tuple[str, ...],
+    **inputs: Any,
+) -> None:
+    """As many runs, each with the next seed, into a folder; then mean ± sd. `words` are those of the command."""
     from vitral.evaluation.seeds import spread_over_seeds
     from vitral.run import free_folder
 
-    folder = out or free_folder(asked.data.source)
+    folder = out or free_folder(recipe.data.source)
+    again = shlex.join([*words, "--out", str(folder), "--resume"])
     evaluations = []
-    for seed in range(asked.train.seed, asked.train.seed + seeds):
+    for seed in range(recipe.train.seed, recipe.train.seed + seeds):
         console.print(f"Seed {seed}", style="bold")
-        one = asked.changed({"train.seed": seed})
-        again = shlex.join([str(recipe), *settings, "--seeds", str(seeds), "--out", str(folder), "--resume"])
-        if evaluation := _train(one, folder / f"seed-{seed}", resume, save_every, time.perf_counter(), again, **ready):
+        seeded, run_folder = recipe.changed({"train.seed": seed}), folder / f"seed-{seed}"
+        if evaluation := _train(seeded, run_folder, resume, save_every, time.perf_counter(), again, **inputs):
             evaluations.append(evaluation)
         console.print()
     if len(evaluations) < 2:
@@ -98,7 +138,7 @@ def command(
 
 
 def _show_groups(recipe: "Recipe", source: "Index | None" = None, start: "Pretrained | None" = None) -> None:
-    """Which parts of the model learn, and at which rate."""
+    """Print which parts of the model learn, and at which rate."""
     from vitral.cli.terminal import print_table, table
     from vitral.training.config import parse_budget
     from vitral.training.preparation import prepared
@@ -106,95 +146,82 @@ def _show_groups(recipe: "Recipe", source: "Index | None" = None, start: "Pretra
     plan = prepared(recipe, index=source, start=start, to_train=False)
     console.print(repr(plan.learner.model))
     if recipe.teacher.source != "none":
-        asked = recipe.teacher
-        console.print(f"Teacher: {asked.source}, {asked.kind}, sees each {asked.sees}, {asked.weight:.0%} of the loss.")
+        teacher = recipe.teacher
+        console.print(
+            f"Teacher: {teacher.source}, {teacher.kind}, sees each {teacher.sees}, {teacher.weight:.0%} of the loss."
+        )
     if plan.start:
         console.print(str(plan.start.loaded or "Vitral's own weights."), soft_wrap=True)
     right = ("numbers", "learning rate", "weight decay")
-    listed = table("part", *right, right=right)
+    listing = table("part", *right, right=right)
     for part in plan.learner.optimizers.groups(plan.learner.layers):
         rate = f"{'' if part.at_once else 'frozen, then '}{part.rate:.2e}" if part.learns else "frozen"
         decay = f"{part.decay:g}" + (f" on {part.decayed:,}" if 0 < part.decayed < part.numbers else "")
-        listed.add_row(part.name, f"{part.numbers:,}", rate, decay if part.learns else "")
-    print_table(listed)
-    timed = parse_budget(recipe.train.budget)[0]
-    steps = f"As many steps as fit into {recipe.train.budget}," if timed else f"{plan.steps:,} steps"
+        listing.add_row(part.name, f"{part.numbers:,}", rate, decay if part.learns else "")
+    print_table(listing)
+    seconds = parse_budget(recipe.train.budget)[0]
+    steps = f"As many steps as fit into {recipe.train.budget}," if seconds else f"{plan.steps:,} steps"
     console.print(f"{steps} of {plan.batches.batch_size} pictures. Nothing was trained.")
 
 
-def _asked(name: str, typed: tuple[str, ...], goes_on: Path | None) -> tuple["Recipe", dict[str, Any]]:
-    """A recipe by its name, with the settings that were typed; for pictures, one is chosen, and why is said. Then they
-    and the weights are open, and `train` need not open them again."""
-    from vitral.data.sources.named import NAMED
-    from vitral.recipes import find_recipe, has_pictures
-    from vitral.run import Run
-
-    settings = settings_of(typed)
-    if not has_pictures(name, settings):
-        return find_recipe(name).changed(settings), {}
-    if goes_on and Run.is_run(goes_on):  # what was chosen then stands
-        return Run.load(goes_on).recipe.changed({"data.source": name, **settings}), {}
-    from vitral.recipes.choose import choose
-
-    chosen = choose(name, settings)
-    if name in NAMED and Path(name).exists():
-        console.print(f"{name} is the named set here; the folder {name} is written ./{name}.")
-    for why in chosen.why:
-        console.print(printable(why))
-    words = printable(shlex.join([name, *typed]))
-    console.print(f"To change any of that: vitral show {words} > mine.toml\n", soft_wrap=True)
-    return chosen.recipe, {"source": chosen.index, "start": chosen.start}
-
-
 def _train(
-    asked: "Recipe | None",
+    recipe: "Recipe | None",
     out: Path | None,
     resume: bool,
     save_every: float,
-    began: float,
+    started_at: float,
     again: str = "",
     code: tuple[Path, ...] = (),
-    **ready: Any,
+    **inputs: Any,
 ) -> "Evaluation | None":
-    """One run, from the first line to the last. Its budget counts from `began`."""
-    from vitral.cli.evaluate import tell
+    """One run, from the first line to the last; None where it cannot be evaluated.
+
+    Its budget counts from `started_at`. `again` are the words of the command that goes on with it after a stop; else
+    they are those for this run alone.
+    """
+    from vitral.cli.evaluate import print_evaluation
     from vitral.evaluation.evaluate import evaluate
     from vitral.training.loop import train
 
-    progress = TrainingDisplay()
+    display = TrainingDisplay()
     try:
-        with _stopping(progress):
+        with _stopping(display):
             run = train(
-                asked,
+                recipe,
                 out=out,
                 resume=resume,
-                listeners=[progress],
+                listeners=[display],
                 save_every=save_every,
-                began=began,
+                began=started_at,
                 code=code,
-                **ready,
+                **inputs,
             )
-        if progress.stop:  # it came after the last step
+        if display.stop:  # it came after the last step
             raise KeyboardInterrupt
     except KeyboardInterrupt:
-        if progress.run:
-            console.print(f"What it has learnt so far is in {progress.run.folder}. Go on from here:", soft_wrap=True)
-            needs = "".join(f" --code {shlex.quote(file)}" for file in _code_of(progress.run))
-            again = again or f"--out {shlex.quote(str(progress.run.folder))} --resume{needs}"
-            console.print(f"    vitral train {again}", soft_wrap=True)
+        if display.run:
+            _print_resume(display.run, again)
         raise
     finally:
-        progress.close()
-    if not progress.labels:
+        display.close()
+    if not display.labels:
         console.print("It learnt without labels, so there is no accuracy to measure.")
         return None
-    if progress.untested:
+    if display.untested:
         console.print("There are no test pictures, so nobody knows how good it is. Add some, and train again.")
         return None
     with console.status("Measuring on the test pictures, drawing …"):
-        evaluation = evaluate(run, source=progress.pack, code=_code_of(run) if asked else code)
-    tell(evaluation)
+        evaluation = evaluate(run, source=display.pack, code=_code_of(run) if recipe else code)
+    print_evaluation(evaluation)
     return evaluation
+
+
+def _print_resume(run: "Run", again: str) -> None:
+    """Print where a stopped run is, and the command that goes on with it."""
+    console.print(f"What it has learnt so far is in {run.folder}. Go on from here:", soft_wrap=True)
+    needs = "".join(f" --code {shlex.quote(file)}" for file in _code_of(run))
+    again = again or f"--out {shlex.quote(str(run.folder))} --resume{needs}"
+    console.print(f"    vitral train {again}", soft_wrap=True)
 
 
 def _code_of(run: "Run") -> list[str]:
@@ -203,13 +230,13 @@ def _code_of(run: "Run") -> list[str]:
 
 
 @contextmanager
-def _stopping(progress: "TrainingDisplay") -> Iterator[None]:
+def _stopping(display: "TrainingDisplay") -> Iterator[None]:
     """Ctrl-C and SIGTERM stop between two steps, where everything can be saved; a second one stops at once."""
 
     def stop(number: int, frame: object) -> None:
-        if progress.stop or progress.run is None:
+        if display.stop or display.run is None:
             ctrl_c(number, frame)
-        progress.stop = True
+        display.stop = True
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -235,8 +262,8 @@ class TrainingDisplay:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self.run: Run | None = None
-        self.stop = False  # asked for, and done after the next step
-        self.untested = False
+        self.stop = False  # whether to stop after the next step
+        self.untested = False  # whether there are no test pictures
         self.labels = True  # whether it learns from labels
         self.pack: Pack | None = None  # its pictures, once they are open
         self.bar = Progress(
@@ -256,15 +283,15 @@ class TrainingDisplay:
 
         match event:
             case Packing():
-                self._pack(event)
+                self._show_packing(event)
             case Started():
                 self._begin(event)
             case Step(step=step):
-                self.bar.update(self.task, completed=step, speed=self._now(event))
+                self.bar.update(self.task, completed=step, speed=self._status(event))
                 if self.stop:
                     raise KeyboardInterrupt
             case Epoch():
-                self._line(event)
+                self._print_epoch(event)
             case Corrected(step=step, before=before, steps=steps):
                 self.bar.update(self.task, total=steps)
                 console.print(f"At step {step:,} of {before:,}, a quarter of the time or more: {steps:,} steps fit.")
@@ -275,56 +302,72 @@ class TrainingDisplay:
     def close(self) -> None:
         self.bar.stop()
 
-    def _pack(self, event: "Packing") -> None:
+    def _show_packing(self, event: "Packing") -> None:
+        """Move the bar of the work before the first step."""
         if not self.bar.tasks:
             self.packing = self.bar.add_task("", total=event.total, speed="")
             self.bar.start()
-        what = "another process packs these pictures" if event.waiting else event.doing
-        what = what if event.done < event.total else "getting ready"
+        work = "another process packs these pictures" if event.waiting else event.doing
+        work = work if event.done < event.total else "getting ready"
         self.bar.update(
-            self.packing, total=event.total, completed=event.done, description=what, speed=self._speed(self.packing, 1)
+            self.packing, total=event.total, completed=event.done, description=work, speed=self._speed(self.packing, 1)
         )
 
     def _begin(self, event: "Started") -> None:
-        plan, choices, index = event.plan, event.choices, event.plan.pack.index
-        counts = {split: len(plan.pack.of(split)) for split in ("train", "validation", "test")}
-        cores = f"{choices.threads} thread{'s' if choices.threads > 1 else ''}"
-        self.run, self.untested, self.pack = event.run, not counts["test"], plan.pack
+        """Print what is going to be trained, and start the bar."""
+        plan, objective = event.plan, event.plan.learner.objective
+        self.run, self.untested, self.pack = event.run, not len(plan.pack.of("test")), plan.pack
         self.epochs, self.batch_size = event.steps / plan.batches.steps_per_epoch, plan.batches.batch_size
         self.validates = plan.validates
+        self.figures, self.labels = objective.figures, objective.needs_labels
         for task in self.bar.task_ids:
             self.bar.remove_task(task)
-        tested = {index.class_names[label] for label in index.labels[plan.pack.of("test")]}
-        unseen = [name for name in index.class_names if name not in tested]
-        for note in (*index.notes, *plan.pack.notes, *event.notes):
-            console.print(printable(note))
-        if unseen and counts["test"]:
-            console.print(f"No test picture shows {printable(', '.join(unseen[:5]))}: nobody will know about that.")
-        if event.step:
-            console.print(f"Goes on after step {event.step:,}.")
-        compiled = ", compiled" if choices.compiled else ""
-        console.print(f"Device {choices.device}, {cores}, precision {choices.precision}{compiled}.")
-        console.print(
-            f"{printable(index.source)}: {counts['train']:,} pictures to learn from, "
-            f"{counts['validation']:,} to validate, {counts['test']:,} to test; {len(index.class_names)} classes."
-        )
-        console.print(repr(plan.learner.model))
-        if told := event.run.baseline:
-            score = told.validation_accuracy
-            known = "" if score is None else f": {score:.1%} of the validation pictures"
-            console.print(f"To compare with, {told.method}{known}.")
-        epochs = f"{self.epochs:.3g} epoch{'s' if self.epochs > 1 else ''}"
-        console.print(f"{event.steps:,} step{'s' if event.steps > 1 else ''} in {epochs}, into {event.run.folder}")
-        console.print(f"Expected to take about {duration(event.expected)}, with {_memory()} of memory.\n")
-        self.figures, self.labels = plan.learner.objective.figures, plan.learner.objective.needs_labels
-        columns = "".join(f"  {name:>8}" for name in self.figures)
-        validation = f"   validation loss{columns}" if self.validates else ""
-        console.print(f"epoch   train loss{columns}{validation}   seconds   waited", style="bold")
+        self._print_notes(event)
+        self._print_setup(event)
+        self._print_header()
         self.task = self.bar.add_task("training", total=event.steps, completed=event.step, speed="")
         self.bar.start()
 
-    def _line(self, epoch: "Epoch") -> None:
-        """A line an epoch; where there are many, about thirty in all."""
+    def _print_notes(self, event: "Started") -> None:
+        """Print what is worth knowing of the pictures and of a run that goes on."""
+        pack, index = event.plan.pack, event.plan.pack.index
+        for note in (*index.notes, *pack.notes, *event.notes):
+            console.print(printable(note))
+        in_test = {index.class_names[label] for label in index.labels[pack.of("test")]}
+        missing = [name for name in index.class_names if name not in in_test]
+        if missing and not self.untested:
+            console.print(f"No test picture shows {printable(', '.join(missing[:5]))}: nobody will know about that.")
+        if event.step:
+            console.print(f"Goes on after step {event.step:,}.")
+
+    def _print_setup(self, event: "Started") -> None:
+        """Print the device, the pictures, the model, a baseline, the number of steps and the time they will take."""
+        plan, choices, index = event.plan, event.choices, event.plan.pack.index
+        cores = f"{choices.threads} thread{'s' if choices.threads > 1 else ''}"
+        compiled = ", compiled" if choices.compiled else ""
+        console.print(f"Device {choices.device}, {cores}, precision {choices.precision}{compiled}.")
+        train, validation, test = (len(plan.pack.of(split)) for split in ("train", "validation", "test"))
+        console.print(
+            f"{printable(index.source)}: {train:,} pictures to learn from, "
+            f"{validation:,} to validate, {test:,} to test; {len(index.class_names)} classes."
+        )
+        console.print(repr(plan.learner.model))
+        if baseline := event.run.baseline:
+            accuracy = baseline.validation_accuracy
+            score = "" if accuracy is None else f": {accuracy:.1%} of the validation pictures"
+            console.print(f"To compare with, {baseline.method}{score}.")
+        epochs = f"{self.epochs:.3g} epoch{'s' if self.epochs > 1 else ''}"
+        console.print(f"{event.steps:,} step{'s' if event.steps > 1 else ''} in {epochs}, into {event.run.folder}")
+        console.print(f"Expected to take about {duration(event.expected)}, with {_memory()} of memory.\n")
+
+    def _print_header(self) -> None:
+        """Print the names of the columns of `_print_epoch`."""
+        columns = "".join(f"  {name:>8}" for name in self.figures)
+        validation = f"   validation loss{columns}" if self.validates else ""
+        console.print(f"epoch   train loss{columns}{validation}   seconds   waited", style="bold")
+
+    def _print_epoch(self, epoch: "Epoch") -> None:
+        """Print a line an epoch; where there are many, about thirty in all."""
         every = -(-int(self.epochs) // 30) or 1
         if epoch.epoch % every and 1 < epoch.epoch < int(self.epochs):
             return
@@ -336,18 +379,19 @@ class TrainingDisplay:
         )
 
     def _figures(self, figures: "Mapping[str, float]") -> str:
-        """Beside the loss, what the objective tells; an accuracy is a share."""
+        """The columns beside the loss: the objective's figures; an accuracy is a share."""
         return "".join(
             f"  {figures[name]:>{max(8, len(name))}{'.1%' if name == 'accuracy' else '.3f'}}" for name in self.figures
         )
 
-    def _now(self, event: "Step") -> str:
-        """What stands behind the bar: how fast, how good, how much of the last second was waiting."""
+    def _status(self, event: "Step") -> str:
+        """The text behind the bar: how fast, how good, how much of the last second was waiting."""
         speed = self._speed(self.task, self.batch_size)
         rate = self.bar.tasks[-1].speed or 0.0
         waiting = min(1.0, event.waited * rate)
         return f"{speed}  loss {float(event.loss):.3f}  rate {event.learning_rate:.2g}  waiting {waiting:.0%}"
 
     def _speed(self, task: "TaskID", pictures: int) -> str:
+        """Pictures a second, of a task with so many pictures a step; empty where that is not known yet."""
         speed = next(known.speed for known in self.bar.tasks if known.id == task)
         return f"{speed * pictures:,.0f} pictures/s" if speed else ""

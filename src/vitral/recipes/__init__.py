@@ -94,7 +94,7 @@ def has_pictures(name: str, settings: Mapping[str, object] | None = None) -> boo
 
 
 def _from_python(path: str, name: str) -> Recipe:
-    """Run a Python file, and take what it calls `name`."""
+    """The recipe of this name in a Python file, which is run."""
     values = run_python(path)
     recipes = [known for known, value in values.items() if isinstance(value, Recipe)]
     if name in recipes:

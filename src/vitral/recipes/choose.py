@@ -22,47 +22,48 @@ from vitral.training.config import Init
 if TYPE_CHECKING:
     from vitral.weights.pretrained import Pretrained
 
-LOOKED_AT = 100  # pictures whose size is read
-PHOTOGRAPH = 56  # pixels: from here on pictures are taken to be photographs, and made smaller
+SIZE_SAMPLE = 100  # pictures whose size is read
+PHOTOGRAPH = 56  # pixels: from here on a picture counts as a photograph, and is made smaller
 SQUARE = 1.5  # times as long as high, or high as long: up to here the middle square shows enough
 LONGEST = 3  # times
 
 
 @dataclass(frozen=True)
-class Chosen:
+class RecipeChoice:
     """A recipe, and why it is as it is: a sentence each."""
 
     recipe: Recipe
     why: tuple[str, ...]
-    index: Index = field(repr=False)  # the pictures, opened
-    start: "Pretrained | None" = None  # the weights that it starts from, loaded
+    index: Index = field(repr=False)  # the pictures
+    start: "Pretrained | None" = None  # the weights that it starts from
 
 
-def choose(source: str, settings: Mapping[str, Any] | None = None) -> Chosen:
+def choose(source: str, settings: Mapping[str, Any] | None = None) -> RecipeChoice:
     """Look at the pictures of a source, and choose what `settings` leave open.
 
     >>> choose("digits", {"train.budget": "20s"}).recipe.model.image_size
     8
     """
-    given = {"data.source": source, **(settings or {})}
-    about_data = {name: value for name, value in given.items() if name.startswith("data.")}
+    settings = {"data.source": source, **(settings or {})}
+    about_data = {name: value for name, value in settings.items() if name.startswith("data.")}
     index = open_source(Recipe().changed(about_data).data)
     count = len(index.of("train"))
     if not len(index.of("test")):
         raise DataError(f"{source} has too few pictures: none is left to test with. Give each class at least three.")
-    if given.get("init.weights", "none") != "none":
-        return _from_weights(given, index)
+    if settings.get("init.weights", "none") != "none":
+        return _from_weights(settings, index)
     height, width = _shape(index)
     size, patch = _sizes(height, width)
     augment, how = _augment(index.channels, min(height, width))
     budget = "30s" if count < 100 else "2m" if count < 1_000 else "5m" if count < 10_000 else "10m"
     batch = 2 ** int(np.log2(np.clip(count // 4, 2, 128)))
-    chosen = Recipe(model=quick_model(size, patch), train=quick_train(budget, batch, baseline=True)).changed(
+    recipe = Recipe(model=quick_model(size, patch), train=quick_train(budget, batch, baseline=True)).changed(
         {"data.jpeg": "scaled", "data.augment": augment.write()}
     )
-    looked = f"{size} × {size}" if isinstance(size, int) else f"{size[1]} × {size[0]}"
-    reasons: dict[str, str | tuple[str, ...]] = {  # what is said unless a person has decided it
-        f"Pictures of about {width} × {height} pixels: looked at in {looked}, patches of {patch}.": "model.",
+    pixels = f"{size} × {size}" if isinstance(size, int) else f"{size[1]} × {size[0]}"
+    # Each sentence with the settings that it explains: it is left out where a person has decided one of them.
+    reasons: dict[str, str | tuple[str, ...]] = {
+        f"Pictures of about {width} × {height} pixels: looked at in {pixels}, patches of {patch}.": "model.",
         how: "data.augment",
         f"{count:,} pictures to learn from: {batch} a step.": "train.batch_size",
         f"For so many, {budget} (train.budget).": ("train.budget", "train.epochs"),
@@ -73,8 +74,8 @@ def choose(source: str, settings: Mapping[str, Any] | None = None) -> Chosen:
                 f"The weights {backbone} are here: with init.weights={backbone} only a new head learns, which on 225 "
                 f"photographs of food had 96 % right and not 75. `vitral probe {backbone} {source}` tells in a minute."
             ] = "init.weights"
-    why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
-    return Chosen(chosen.changed(given), why, index)
+    why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in settings))
+    return RecipeChoice(recipe.changed(settings), why, index)
 
 
 FEW, SOME = 2_000, 20_000  # pictures to learn from
@@ -89,27 +90,29 @@ def _at_hand() -> list[str]:
     return [path.parent.name for path in files[:1]]
 
 
-def _from_weights(given: Mapping[str, Any], index: Index) -> Chosen:
-    """The model is the one that the weights are of, and sees pictures as it did before."""
+def _from_weights(settings: Mapping[str, Any], index: Index) -> RecipeChoice:
+    """A recipe that starts from init.weights: their model, which sees pictures as it did before."""
     from vitral.weights.pretrained import adapt, load_pretrained
 
-    weights, count = str(given["init.weights"]), len(index.of("train"))
-    some_learn = "init.freeze" in given or "init.thaw" in given  # which is not what a probe is
-    mode = given.get("init.mode", "probe" if count < FEW and not some_learn else "gentle" if count < SOME else "full")
-    asked = {name.removeprefix("init."): value for name, value in given.items() if name.startswith("init.")}
-    Init.read({**asked, "mode": mode}, "init.")
-    size = _pair(given.get("model.image_size"))
+    weights, count = str(settings["init.weights"]), len(index.of("train"))
+    some_learn = "init.freeze" in settings or "init.thaw" in settings  # which is not what a probe is
+    mode = settings.get(
+        "init.mode", "probe" if count < FEW and not some_learn else "gentle" if count < SOME else "full"
+    )
+    init = {name.removeprefix("init."): value for name, value in settings.items() if name.startswith("init.")}
+    Init.read({**init, "mode": mode}, "init.")
+    size = _pair(settings.get("model.image_size"))
     pretrained = load_pretrained(weights)
     # As its makers prepared pictures; and if these are the classes that it knows, with the head that it has.
     pretrained = adapt(
         pretrained,
         image_size=size or pretrained.preprocess.image_size,
-        channels=given.get("model.channels"),
+        channels=settings.get("model.channels"),
         classes=index.class_names,
     )
     preprocess, config = pretrained.preprocess, pretrained.model.config
     batch = 2 ** int(np.log2(np.clip(count // 4, 2, 64)))
-    settings: dict[str, Any] = {
+    choices: dict[str, Any] = {
         "model": config.write() | {"classes": 0},
         "data.resize": preprocess.write()["resize"],
         "data.interpolation": preprocess.interpolation,
@@ -122,18 +125,19 @@ def _from_weights(given: Mapping[str, Any], index: Index) -> Chosen:
         "train.baseline": True,
         "train.batch_size": batch,
     }
-    recipe = Recipe().changed(settings | MODES[mode])
+    recipe = Recipe().changed(choices | MODES[mode])
     learns = {"probe": "only the head learns", "gentle": "the first blocks learn least", "full": "all of it learns"}
     reasons: dict[str, str | tuple[str, ...]] = {
         f"The model is that of {weights}: {config.words}.": "model.",
         f"{count:,} pictures to learn from: {mode}, {learns.get(mode)} (init.mode).": "init.mode",
         f"{batch} pictures a step, {recipe.train.epochs} epochs.": ("train.batch_size", "train.epochs", "train.budget"),
     }
-    why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in given))
-    return Chosen(recipe.changed(given), (*why, *pretrained.notes), index, pretrained)
+    why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in settings))
+    return RecipeChoice(recipe.changed(settings), (*why, *pretrained.notes), index, pretrained)
 
 
 def _pair(size: Any) -> int | tuple[int, int] | None:
+    """model.image_size as a model has it: TOML has a list where it is a pair."""
     return tuple(size) if isinstance(size, list) else size
 
 
@@ -166,16 +170,16 @@ MODES: dict[str, dict[str, Any]] = {
 
 
 def _shape(index: Index) -> tuple[int, int]:
-    """Height and width of a picture, in the middle of what some of them have."""
-    numbers = np.unique(np.linspace(0, len(index.samples) - 1, LOOKED_AT).astype(int))
+    """Median height and width of a sample of the pictures."""
+    numbers = np.unique(np.linspace(0, len(index.samples) - 1, SIZE_SAMPLE).astype(int))
     shapes = []
     for number in numbers:
         try:
             facts = describe(index.storage.read(int(number)), index.samples[number])
         except DataError:
-            continue  # one that cannot be read is told by the packing
-        turned = facts.orientation > 4  # EXIF: lying on its side
-        shapes.append((facts.width, facts.height) if turned else (facts.height, facts.width))
+            continue  # the packing reports it
+        on_its_side = facts.orientation > 4  # by EXIF
+        shapes.append((facts.width, facts.height) if on_its_side else (facts.height, facts.width))
     if not shapes:
         raise DataError(f"None of {len(numbers)} pictures of {index.source} that were looked at can be read.")
     heights, widths = zip(*shapes, strict=True)
@@ -183,7 +187,7 @@ def _shape(index: Index) -> tuple[int, int]:
 
 
 def _sizes(height: int, width: int) -> tuple[int | tuple[int, int], int]:
-    """image_size and patch_size."""
+    """model.image_size and model.patch_size for pictures of about this height and width."""
     short = min(height, width)
     size, patch = (64, 8) if short >= PHOTOGRAPH else (short, 4) if short >= 24 else (short, 2)
     if max(height, width) <= SQUARE * short:
@@ -198,7 +202,7 @@ def _whole(side: float, patch: int) -> int:
 
 
 def _augment(channels: int, short: int) -> tuple[Augment, str]:
-    """How pictures are changed; and a sentence."""
+    """How to augment pictures of so many channels and so short a side; and a sentence on that."""
     if short >= PHOTOGRAPH:
         jitter = Augment(crop=0.35, flip="random", brightness=0.3, contrast=0.3, saturation=0.3)
         return jitter, "Photographs: a part of each is looked at, another each time, mirrored, brighter or darker."

@@ -12,22 +12,22 @@ from vitral.data.pack import Pack
 from vitral.run import Baseline
 
 SIDE = 32  # pixels
-LEARNT, VALIDATED, TESTED = 5_000, 1_000, 2_000  # pictures, at most: it must not eat the budget
+TRAIN, VALIDATION, TEST = 5_000, 1_000, 2_000  # pictures, at most: it must not eat the budget
 VALUES = 2**26  # in memory, at most
 
 
 def baseline(pack: Pack) -> Baseline:
     """Logistic regression and nearest neighbours on small copies: the better one, by validation."""
-    labels, validation = pack.index.labels, _some(pack, "validation", VALIDATED)
-    learnt, test = _some(pack, "train", LEARNT), _some(pack, "test", TESTED)
+    labels, validation = pack.index.labels, _some(pack, "validation", VALIDATION)
+    train, test = _some(pack, "train", TRAIN), _some(pack, "test", TEST)
     height, width = _size(pack)
-    seen = _pixels(pack, learnt)
-    mean = seen.mean(axis=0)
-    seen -= mean
+    pixels = _pixels(pack, train)
+    mean = pixels.mean(axis=0)
+    pixels -= mean
     best: tuple[float, str, Any] = (-1.0, "", None)
-    for name, method in _methods(len(learnt)).items():
+    for name, method in _methods(len(train)).items():
         with warnings.catch_warnings(action="ignore"):  # not converged: good enough for a baseline
-            method.fit(seen, labels[learnt])
+            method.fit(pixels, labels[train])
         right = _right(method, pack, validation, mean)
         score = float(right.mean()) if len(right) else 0.0
         best = max(best, (score, name, method), key=lambda one: one[0])
@@ -68,7 +68,7 @@ def _right(method: Any, pack: Pack, numbers: NDArray[np.int64], mean: NDArray[np
 
 
 def _size(pack: Pack) -> tuple[int, int]:
-    """Larger pictures are made smaller, smaller ones stay as they are."""
+    """Height and width that pictures are compared at: 32 × 32, or as they are where they are smaller."""
     height, width = pack.images.shape[2:]
     return (SIDE, SIDE) if max(height, width) > SIDE else (height, width)
 

@@ -1,4 +1,4 @@
-"""How much doubt is right, found out on the validation pictures."""
+"""How sure a model may be of its answers: a temperature, and distances of features, measured in validation."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,35 +14,38 @@ from vitral.inference import Outputs
 from vitral.model.interface import Model
 from vitral.weights.calibration import Calibration, head_of
 
-MOST = 5_000  # training pictures whose features are looked at
+MOST = 5_000  # training pictures whose features are measured
 NEAR = 0.95  # share of the validation pictures that count as like those learnt from
 
 
 def calibrate(model: Model, pack: Pack, outputs: Callable[[Model, NDArray[np.int64]], Outputs]) -> Calibration | None:
-    """None where there are no validation pictures: on those that it learnt from, a model is surer than it should be."""
+    """Measure a model's calibration; `outputs` gives its logits and features for pictures by their numbers.
+
+    None where there are no validation pictures: on those that it learnt from, a model is surer than it should be.
+    """
     if not len(pack.of("validation")):
         return None
-    numbers = {"learnt": _some_of_each_class(pack), "held out": pack.of("validation")}
-    learnt, held_out = (outputs(model, some) for some in numbers.values())
-    learnt_labels, labels = (torch.from_numpy(pack.index.labels[some]) for some in numbers.values())
-    means, metric = class_statistics(learnt.features, learnt_labels, model.config.classes)
-    measured = Calibration(
+    splits = (_some_of_each_class(pack), pack.of("validation"))
+    train, validation = (outputs(model, numbers) for numbers in splits)
+    train_labels, labels = (torch.from_numpy(pack.index.labels[numbers]) for numbers in splits)
+    means, metric = class_statistics(train.features, train_labels, model.config.classes)
+    calibration = Calibration(
         head=head_of(model),
-        temperature=torch.tensor(fit_temperature(held_out.logits, labels)),
+        temperature=torch.tensor(fit_temperature(validation.logits, labels)),
         means=means,
         metric=metric,
         far=torch.tensor(1.0),
     )
-    far = torch.quantile(measured.distances(held_out.features), NEAR)
+    far = torch.quantile(calibration.distances(validation.features), NEAR)
     # Not quite 0 where features do not vary at all: then nothing is far.
-    return replace(measured, far=far.clamp(min=1e-6))
+    return replace(calibration, far=far.clamp(min=1e-6))
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """That at which the labels are most probable; between 1/20 and 20.
+    """The temperature at which the labels are most probable; between 1/20 and 20.
 
-    They are counted as if there were one picture more, of which nobody knows the label: else a few pictures that are
-    all right would make the model certain of everything.
+    As if there were one picture more, whose label is unknown: else a few pictures that are all right would make the
+    model certain of everything.
 
     >>> sure = torch.tensor([[9.0, 0.0]] * 400)  # right three times out of four, and as good as certain
     >>> round(9 / fit_temperature(sure, torch.tensor([0, 0, 0, 1] * 100)), 2), round(float(np.log(3)), 2)
@@ -61,7 +64,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def _some_of_each_class(pack: Pack) -> NDArray[np.int64]:
-    """At most so many training pictures in all, or one of each class where those are more."""
+    """Numbers of training pictures, evenly of each class: at most MOST in all, but one of each class at least."""
     train, labels = pack.of("train"), pack.index.labels
     classes = [train[labels[train] == label] for label in range(len(pack.index.class_names))]
     most = max(1, MOST // len(classes))

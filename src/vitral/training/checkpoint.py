@@ -19,7 +19,7 @@ from vitral.errors import RunError
 from vitral.files import write_whole
 from vitral.settings import FORMAT
 
-KEPT = 2
+KEEP = 2  # checkpoints
 
 
 @dataclass
@@ -27,43 +27,43 @@ class TrainingState:
     """How far a training is."""
 
     step: int = 0
-    planned: int = 0  # steps, and if that was corrected after a while: when, and to how many
-    corrected_at: int = 0
-    corrected: int = 0
+    planned: int = 0  # steps
+    corrected_at: int = 0  # the step after which that number was corrected; 0: it was not
+    corrected: int = 0  # the new number
     stepping: float = 0.0  # seconds, of steps and validation alone
-    timed: int = 0  # steps that these seconds are of: the first of a session also sets things up, and is not
+    timed: int = 0  # steps that these seconds are of: without the first of a session, which also sets things up
     seconds: float = 0.0  # of training, all sessions together
-    metrics: int = 0  # bytes of metrics.jsonl that belong to it
+    metrics: int = 0  # bytes of metrics.jsonl up to here
     losses: list[float] = field(default_factory=list)  # of the steps of the epoch that is under way
-    figures: dict[str, list[float]] = field(default_factory=dict)  # and what else their objective tells of them
+    figures: dict[str, list[float]] = field(default_factory=dict)  # of the same steps: the objective's, by name
     best: float | None = None  # validation figure of the best epoch, where one is chosen
     least_loss: float | None = None  # in validation
-    since: int = 0  # epochs without a smaller one
+    since: int = 0  # epochs without a smaller loss
 
 
 def write_checkpoint(folder: Path, progress: TrainingState, tensors: dict[str, Tensor]) -> Path:
-    """Write, flush, rename; then remove the oldest."""
+    """Write a checkpoint whole (write, flush, rename), then remove all but the newest; returns its path."""
     folder.mkdir(exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
-    told = {"format": FORMAT, "sha256": _sha256(tensors), "progress": _stored(progress)}
+    metadata = {"format": FORMAT, "sha256": _sha256(tensors), "progress": _to_table(progress)}
     path = folder / f"step-{progress.step:08}.safetensors"
-    write_whole(path, safetensors.torch.save(tensors, {"vitral": json.dumps(told)}))
-    for old in _newest_first(folder)[KEPT:]:
+    write_whole(path, safetensors.torch.save(tensors, {"vitral": json.dumps(metadata)}))
+    for old in _newest_first(folder)[KEEP:]:
         old.unlink()
     return path
 
 
 def read_checkpoint(folder: Path) -> tuple[TrainingState, dict[str, Tensor], list[str]] | None:
-    """The newest that is whole, and a sentence on each newer one that is not; None where there is none."""
+    """The newest whole checkpoint, and a sentence on each newer, damaged one; None where there is no checkpoint."""
     damaged: list[str] = []
     for path in _newest_first(folder):
         try:
             tensors = safetensors.torch.load_file(path)
             with safetensors.safe_open(path, "pt") as file:
-                told = json.loads(file.metadata()["vitral"])
-            if _sha256(tensors) != told["sha256"]:
+                metadata = json.loads(file.metadata()["vitral"])
+            if _sha256(tensors) != metadata["sha256"]:
                 raise ValueError("its tensors are not those that were written")
-            return _state(told["progress"]), tensors, damaged
+            return _from_table(metadata["progress"]), tensors, damaged
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             damaged.append(f"The checkpoint {path.name} is damaged ({error}) and was passed over.")
     if damaged:
@@ -71,17 +71,17 @@ def read_checkpoint(folder: Path) -> tuple[TrainingState, dict[str, Tensor], lis
     return None
 
 
-def _stored(state: TrainingState) -> dict[str, Any]:
-    """In format 1 the accuracies of an epoch's steps are called `right`; other figures have the names they have."""
-    stored = asdict(state)
-    stored["right"] = stored["figures"].pop("accuracy", [])
-    return stored if stored["figures"] else {name: value for name, value in stored.items() if name != "figures"}
+def _to_table(state: TrainingState) -> dict[str, Any]:
+    """A state as JSON has it. In format 1 an epoch's accuracies are `right`; other figures keep their names."""
+    table = asdict(state)
+    table["right"] = table["figures"].pop("accuracy", [])
+    return table if table["figures"] else {name: value for name, value in table.items() if name != "figures"}
 
 
-def _state(stored: dict[str, Any]) -> TrainingState:
-    """What `_stored` gave."""
-    right = {"accuracy": stored.pop("right")}
-    return TrainingState(**stored | {"figures": {**(right if right["accuracy"] else {}), **stored.get("figures", {})}})
+def _from_table(table: dict[str, Any]) -> TrainingState:
+    """The state that `_to_table` wrote."""
+    right = {"accuracy": table.pop("right")}
+    return TrainingState(**table | {"figures": {**(right if right["accuracy"] else {}), **table.get("figures", {})}})
 
 
 def _newest_first(folder: Path) -> list[Path]:

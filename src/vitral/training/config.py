@@ -14,7 +14,7 @@ from vitral.plugin import is_plugin
 from vitral.settings import Part, Settings, as_table
 
 
-def _with_a_unit(budget: Any) -> Any:
+def _require_unit(budget: Any) -> Any:
     if isinstance(budget, int | float):
         raise ValueError(f"train.budget is {budget}: of what? Write such as {budget}s, {budget}m or {budget}steps.")
     return budget
@@ -124,7 +124,7 @@ class Init(Settings):
         return GENTLE if self.mode == "gentle" else 1.0
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check(self) -> Self:
         if self.weights == "none" and (self.mode, self.freeze) != ("full", 0):
             raise ValueError("init.mode and init.freeze need init.weights: a new model has nothing to keep.")
         if self.thaw and not self.freeze:
@@ -161,7 +161,7 @@ class ClassificationSettings(Part):
 
 
 class OwnObjective(Part):
-    """One in somebody's own file: a class, or a function of logits and targets, with settings of its own."""
+    """An objective in a user's own file: a class, or a function of logits and targets, with settings of its own."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -169,7 +169,7 @@ class OwnObjective(Part):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Those of its own."""
+        """All but `kind`: for the class or function."""
         return dict(self.model_extra or {})
 
 
@@ -191,7 +191,7 @@ class Train(Settings):
     seed: StrictInt = Field(default=0, ge=0, le=2**63 - 1, description="the one number behind all that is random")
     baseline: StrictBool = Field(default=False, description="first see how far simple methods come, to compare with")
     epochs: StrictInt = Field(default=10, ge=1, description="times through the training pictures")
-    budget: Annotated[str, BeforeValidator(_with_a_unit)] = Field(
+    budget: Annotated[str, BeforeValidator(_require_unit)] = Field(
         default="none", description="instead: a time such as 90s, 10m or 2h, all included, or a number such as 500steps"
     )
     batch_size: StrictInt = Field(default=64, ge=1, description="pictures a step")
@@ -242,16 +242,16 @@ class Train(Settings):
 
 
 def parse_budget(text: str) -> tuple[float, int]:
-    """Seconds, or else steps; both 0 for none.
+    """A budget as (seconds, steps): one of them is 0, both where it is none.
 
     >>> parse_budget("10m"), parse_budget("500steps")
     ((600.0, 0), (0.0, 500))
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|steps?)", text.strip())
-    amount = float(found[1]) if found else 0.0
+    parts = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|steps?)", text.strip())
+    amount = float(parts[1]) if parts else 0.0
     if text == "none":
         return 0.0, 0
-    if not found or amount <= 0 or (found[2].startswith("step") and amount != int(amount)):
+    if not parts or amount <= 0 or (parts[2].startswith("step") and amount != int(amount)):
         raise ValueError(f"train.budget is {text}, and should be none, or such as 90s, 10m, 2h or 500steps.")
-    unit = {"s": 1, "m": 60, "h": 3600}.get(found[2], 0)
+    unit = {"s": 1, "m": 60, "h": 3600}.get(parts[2], 0)
     return amount * unit, 0 if unit else int(amount)

@@ -26,7 +26,7 @@ def out_of_fold(
     """Train `folds` times for so many steps as the recipe asks, each time without another share of all pictures.
 
     What was held out for validation and test is learnt from too: for a label that may be wrong it makes no difference.
-    `sha256`, where it is given, is what the pictures must be. Yields how far it is.
+    The pictures must have this `sha256`, unless it is empty. Yields how far it is.
     """
     plan = yield from prepare(recipe, plugins=plugins, to_train=False)
     plan.pack.check(sha256)
@@ -37,17 +37,18 @@ def out_of_fold(
     yield Progress(0, folds * steps, TRAINING)
     for fold in range(folds):
         splits = np.where(part_of == fold, "validation", "train")
-        held_out = yield from prepare(recipe, splits, plugins=plugins)
-        for step in _train(held_out, steps):
+        fold_plan = yield from prepare(recipe, splits, plugins=plugins)
+        for step in _train(fold_plan, steps):
             yield Progress(fold * steps + step, folds * steps, TRAINING)
-        held = held_out.pack.of("validation")
-        model = held_out.learner.average.model
-        outputs = outputs_of_pack(model, held_out.pack, held, held_out.preprocess)
-        probabilities[held] = outputs.logits.double().softmax(dim=1).numpy()
+        held_out = fold_plan.pack.of("validation")
+        model = fold_plan.learner.average.model
+        outputs = outputs_of_pack(model, fold_plan.pack, held_out, fold_plan.preprocess)
+        probabilities[held_out] = outputs.logits.double().softmax(dim=1).numpy()
     return OutOfFold(plan.pack, numbers, probabilities[numbers])
 
 
 def _train(plan: Plan, steps: int) -> Iterator[int]:
+    """Train without a run folder; yields each step after it is done."""
     learner, rate = plan.learner, learning_rate_share(plan.learner.train, steps)
     stream = plan.batches.starting_at(1)
     for step, batch in stream:

@@ -1,4 +1,4 @@
-"""What learns: the model, its average and its optimizers; one step of it; and all that an exact resume needs."""
+"""A model in training, with its average and its optimizers: one step of it, and all that an exact resume needs."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ from vitral.training.objectives import Objective
 from vitral.training.objectives.classification import Classification
 from vitral.training.optimizers import make_optimizers
 
-ForwardTail = Callable[..., Tensor]  # (model, what frozen blocks made of images) → (B, classes)
+ForwardTail = Callable[..., Tensor]  # (model, features of frozen blocks) → (B, classes)
 
 REFIT = 8  # batches that BatchNorms are measured on in the end
 
@@ -42,7 +42,7 @@ class Learner:
         init: Init | None = None,
         forward_tail: ForwardTail | None = None,
     ) -> None:
-        """`forward_tail`: what is left of the model where batches hold what its frozen blocks made of the images."""
+        """`forward_tail`: the rest of the model, where batches hold features of its frozen blocks and not images."""
         self.model, self.train, self.forward_tail = model, train, forward_tail
         self.objective, self.init = objective or Classification(), init or Init()
         self.average = Average(model, train.ema)
@@ -60,22 +60,22 @@ class Learner:
 
     @property
     def layers(self) -> list[Layer]:
-        """Those of the model, and what its objective learns beside it."""
+        """The layers of the model, and one with the parameters of its objective, where it has any."""
         layers, extra = self.model.layers(), dict(self.objective.named_parameters())
         return [*layers, Layer("objective", layers[-1].depth, extra, "head")] if extra else layers
 
     def set_precision(self, precision: str, compiled: bool) -> None:
-        """How to compute from now on."""
+        """Compute in this precision from now on, compiled or not."""
         self.precision, self.compiled = precision, compiled
         self.forward: Any = torch.compile(self.model, dynamic=False) if compiled else self.model
         if self.forward_tail:
             self.forward = partial(self.forward_tail, self.model)
 
     def copy(self) -> "Learner":
-        """One to try something out with. It begins anew, from the same weights."""
-        copied = Learner(deepcopy(self.model), self.train, self.objective.copy(), self.init, self.forward_tail)
-        copied.set_precision(self.precision, self.compiled)
-        return copied
+        """A learner to try something out with: the same weights, optimizers that begin anew."""
+        learner = Learner(deepcopy(self.model), self.train, self.objective.copy(), self.init, self.forward_tail)
+        learner.set_precision(self.precision, self.compiled)
+        return learner
 
     def gradients(self, step: int, batch: Batch, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a batch and its figures, each (); the gradients are in the model.
@@ -83,20 +83,20 @@ class Learner:
         `progress`, 0 to 1, says how far the training is: at first it may look at fewer patches or smaller pictures.
         """
         self._thaw(progress)
-        for norm in _batch_norms(self.model):  # what a frozen one remembers stays, too
+        for norm in _batch_norms(self.model):  # the running statistics of a frozen one stay, too
             norm.train(_learns(norm))
         self.buffers = [buffer.clone() for buffer in self._buffers()]  # as they were: see `discard`
         count, parts = len(batch.samples), self.train.accumulate
         loss, figures = torch.zeros((), device=self.device), dict[str, Tensor]()
-        short = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
+        autocast = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
         for part in range(parts):
             rows = slice(count * part // parts, count * (part + 1) // parts)
             if rows.start == rows.stop:
                 continue
-            seen = self._view(batch.rows(rows), step, progress)
-            with _reseeded(self.train, step, part), short:
-                mean, named = self.objective.loss(self.forward, seen, step, progress)
-            share = len(seen.samples) / count
+            view = self._view(batch.rows(rows), step, progress)
+            with _seed_torch(self.train, step, part), autocast:
+                mean, named = self.objective.loss(self.forward, view, step, progress)
+            share = len(view.samples) / count
             (mean * share).backward()
             loss += mean.detach() * share
             for name, value in named.items():
@@ -104,14 +104,14 @@ class Learner:
         return loss, figures
 
     def discard(self) -> None:
-        """The last gradients, and what a BatchNorm remembers of that batch."""
+        """Forget the last gradients, and what BatchNorms remember of that batch."""
         self.optimizers.zero_grad()
         for buffer, before in zip(self._buffers(), self.buffers, strict=True):
             buffer.copy_(before)
 
     def refit_norms(self, batches: Batches, after: int, progress: float) -> None:
-        """Measure what BatchNorms remember anew, for the weights of the result: after few steps, or with averaged
-        weights, it is not what these weights make of the pictures."""
+        """Measure the statistics of BatchNorms anew, for the weights of the result: after few steps, or with averaged
+        weights, the running ones are not theirs."""
         self._thaw(progress)  # a run that goes on after its last step takes no other, and nothing has thawed yet
         if any(_learns(norm) for norm in _batch_norms(self.model)):
             stream = batches.starting_at(after + 1)
@@ -129,21 +129,21 @@ class Learner:
         self.objective.after_step(self.model, step)
 
     def patches_seen(self, progress: float) -> float:
-        """The share of the patches that is looked at by then."""
-        return _share(self.train.patches, progress) * _share(self.train.image_size, progress) ** 2
+        """The share of the patches that the model looks at when so much of the training is done, 0 to 1."""
+        return _ramp_share(self.train.patches, progress) * _ramp_share(self.train.image_size, progress) ** 2
 
     def keep_best(self) -> None:
-        """These weights are the best so far."""
+        """Remember the weights as they are: the best so far."""
         self.best = {name: tensor.clone() for name, tensor in self.average.model.state_dict().items()}
 
     def result(self) -> Model:
-        """The model to use."""
+        """The model to use: with the best weights, where they were remembered."""
         if self.best:
             self.average.model.load_state_dict(self.best)
         return self.average.model
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything, by name."""
+        """All that a checkpoint holds, by name."""
         groups = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizers.tensors(),
@@ -155,7 +155,7 @@ class Learner:
         return {f"{group}.{name}": tensor for group, some in groups.items() for name, tensor in some.items()}
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """What `tensors` gave."""
+        """Take back what `tensors` gave."""
         groups: dict[str, dict[str, Tensor]] = {
             group: {} for group in ("model", "optimizer", "best", "average", "objective")
         }
@@ -173,9 +173,9 @@ class Learner:
         return [*self.model.buffers(), *self.objective.buffers()]
 
     def _view(self, batch: Batch, step: int, progress: float) -> Batch:
-        """What there is to see of a batch at this step, on the device."""
+        """A batch as the model sees it at this step, on the device: perhaps smaller, perhaps not all patches."""
         images = batch.images.to(self.device)
-        smaller = self._sized(images, progress)
+        smaller = self._resize(images, progress)
         return replace(
             batch,
             images=smaller,
@@ -183,7 +183,7 @@ class Learner:
             targets=batch.targets.to(self.device),
             more_views=tuple(view.to(self.device) for view in batch.more_views),
             full_size=batch.images if smaller is not images else None,
-            keep=self._keep(smaller, batch.samples, step, progress),
+            keep=self._sample_patches(smaller, batch.samples, step, progress),
         )
 
     def _thaw(self, progress: float) -> None:
@@ -193,34 +193,34 @@ class Learner:
         share = max(0.0, 1 - progress / self.init.thaw)
         freeze(self.model, math.ceil(self.init.freeze * share))
 
-    def _sized(self, images: Tensor, progress: float) -> Tensor:  # (B, C, H, W) → (B, C, H', W')
-        share = _share(self.train.image_size, progress)
+    def _resize(self, images: Tensor, progress: float) -> Tensor:  # (B, C, H, W) → (B, C, H', W')
+        share = _ramp_share(self.train.image_size, progress)
         if share == 1:
             return images
         stride = self.model.config.stride
         size = [max(stride, round(side * share / stride) * stride) for side in images.shape[2:]]
         return interpolate(images, size, mode="bilinear", antialias=True)
 
-    def _keep(self, images: Tensor, samples: NDArray[np.int64], step: int, progress: float) -> Tensor | None:
-        """(B, K): the patches that are looked at, another random choice for each picture; None: all."""
-        share = _share(self.train.patches, progress)
+    def _sample_patches(self, images: Tensor, samples: NDArray[np.int64], step: int, progress: float) -> Tensor | None:
+        """The patches that the model looks at, (B, K), another random choice for each picture; None: all."""
+        share = _ramp_share(self.train.patches, progress)
         if share == 1:
             return None
         down, across = self.model.grid_of(images)
-        drawn = uniform(self.train.seed, "patches", epoch=step, samples=samples, draws=down * across)
-        chosen = np.sort(np.argsort(drawn, axis=1)[:, : max(1, round(share * down * across))], axis=1)
-        return torch.from_numpy(chosen).to(self.device)
+        noise = uniform(self.train.seed, "patches", epoch=step, samples=samples, draws=down * across)
+        patches = np.sort(np.argsort(noise, axis=1)[:, : max(1, round(share * down * across))], axis=1)
+        return torch.from_numpy(patches).to(self.device)
 
 
 def freeze(model: Model, blocks: int) -> None:
-    """The embedding and the first blocks stay as they are; of none, everything learns."""
+    """Freeze the embedding and so many first blocks; with 0 everything learns."""
     for layer in model.layers():
         for parameter in layer.parameters.values():
             parameter.requires_grad_(blocks == 0 or layer.depth > blocks)
 
 
 def freeze_trunk(model: Model) -> None:
-    """Only what stands above the trunk learns."""
+    """Freeze the trunk: only what stands above it learns."""
     for layer in model.layers():
         for parameter in layer.parameters.values():
             parameter.requires_grad_(layer.part != "trunk")
@@ -234,15 +234,15 @@ def _batch_norms(model: Model) -> list[nn.Module]:
     return [module for module in model.modules() if isinstance(module, _BatchNorm)]
 
 
-def _share(ramp: Ramp, progress: float) -> float:
+def _ramp_share(ramp: Ramp, progress: float) -> float:
     if isinstance(ramp, Fixed):
         return 1.0
     return min(1.0, ramp.start + (1 - ramp.start) * progress / ramp.until)
 
 
 @contextmanager
-def _reseeded(train: Train, step: int, part: int) -> Iterator[None]:
-    """Dropout draws from torch's own random numbers: here they follow from seed, step and part, and from nothing else.
+def _seed_torch(train: Train, step: int, part: int) -> Iterator[None]:
+    """Torch's random numbers, which dropout draws from, follow here from seed, step and part alone.
 
     The caller's are left as they were.
     """

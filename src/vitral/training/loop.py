@@ -1,4 +1,4 @@
-"""The loop: batches become weights, and what happens on the way is told as events.
+"""The loop: batches become weights, and yields what happens on the way as events.
 
 `events(recipe)` is a generator. Progress bars, trackers, tests and notebooks are listeners to what it yields;
 nothing in here prints. Closing it saves what there is.
@@ -18,7 +18,7 @@ from vitral.plugin import Code, Plugin, load_plugins
 from vitral.recipe import Recipe
 from vitral.run import Choices, Run
 from vitral.training.preparation import Plan, prepare
-from vitral.training.session import Epoch, Session, what_to_do
+from vitral.training.session import Epoch, Session, resolve_run
 from vitral.weights.pretrained import Pretrained
 
 SAVE_EVERY = 30.0  # seconds between checkpoints
@@ -42,7 +42,7 @@ class Started:
     plan: Plan
     choices: Choices
     steps: int  # in all
-    step: int  # that have been taken before: 0, or where a resumed run goes on
+    step: int  # the last one before: 0, or where a resumed run goes on
     expected: float  # seconds that it will take from here, by a few steps that were tried out
     notes: tuple[str, ...]
 
@@ -55,7 +55,7 @@ class Step:
     loss: Tensor  # (), on the device
     learning_rate: float
     waited: float  # seconds until the batch was there
-    figures: Mapping[str, Tensor] = field(default_factory=dict)  # each (): what else the objective tells
+    figures: Mapping[str, Tensor] = field(default_factory=dict)  # the objective's, by name; each ()
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Corrected:
     """The number of steps was brought in line with the time that they take: once, at a quarter of the budget."""
 
     step: int
-    before: int
-    steps: int
+    before: int  # steps in all, by the plan so far
+    steps: int  # and from now on
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ def train(
 
     `source` takes the place of data.source: pictures that a Python program hands over, such as a torch Dataset (see
     `vitral.data.sources.python`), or an Index. `start` are the weights of init.weights, where they are loaded already.
-    `code`: files of Python that may be run, where a run that goes on was begun with one.
+    `code`: Python files that may be run, for a run that goes on and that was begun with them.
     """
     if isinstance(recipe, str | Path):
         raise RecipeError(f"train takes a Recipe: train(find_recipe({str(recipe)!r})), which vitral.recipes has.")
     listeners = list(listeners)
-    happening = events(
+    stream = events(
         recipe,
         out=out,
         resume=resume,
@@ -123,11 +123,11 @@ def train(
         code=code,
     )
     try:
-        for event in happening:
+        for event in stream:
             for listener in listeners:
                 listener(event)
     finally:
-        happening.close()
+        stream.close()
     assert isinstance(event, Finished)
     return event.run
 
@@ -143,20 +143,21 @@ def events(
     start: Pretrained | None = None,
     code: Code = (),
 ) -> Generator[Event]:
-    """Train, and tell: Packing, Started, then Steps with an Epoch or Saved now and then, then Finished."""
-    clock = time.perf_counter() if began is None else began
-    typed, index = recipe is not None, source if isinstance(source, Index) else None
+    """Train as `train` does, and yield what happens: Packing, Started, then Steps with an Epoch or Saved now and then,
+    then Finished."""
+    started_at = time.perf_counter() if began is None else began
+    has_recipe, index = recipe is not None, source if isinstance(source, Index) else None
     if source is not None and not isinstance(source, Index):
         index = open_python(source, recipe.data if recipe else Run.load(out or "").recipe.data)
         recipe = recipe.changed({"data.source": index.source}) if recipe else None
-    recipe, earlier = what_to_do(recipe, out, resume)
+    recipe, earlier = resolve_run(recipe, out, resume)
     if earlier and earlier.record.state == "finished":
         yield Finished(earlier, earlier.record.seconds or 0.0)
         return
-    # A recipe that a person has typed names files to be run; one that was stored does not.
-    plugins = load_plugins(recipe.plugins) if typed or earlier is None else earlier.plugins(code)
-    plan = yield from _planned(recipe, index, start, plugins, code)
-    session = Session.begin(recipe, plan, earlier, out, clock)
+    # The files that the caller's recipe names are run; those of a stored recipe are not.
+    plugins = load_plugins(recipe.plugins) if has_recipe or earlier is None else earlier.plugins(code)
+    plan = yield from _make_plan(recipe, index, start, plugins, code)
+    session = Session.begin(recipe, plan, earlier, out, started_at)
     learner, progress = plan.learner, session.progress
     finished = False
     try:
@@ -170,19 +171,19 @@ def events(
             notes=session.notes,
         )
         if session.epoch_is_over:  # it was stopped just there
-            yield session.epoch_ends()
+            yield session.end_epoch()
         for step, batch in plan.batches.starting_at(progress.step + 1):
-            if step > session.steps.total or session.gave_up:
+            if step > session.steps.total or session.patience_is_over:
                 break
-            loss, figures = learner.gradients(step, batch, session.share_done(step))
-            session.torn = True  # until the step is whole: a kill in between must not be saved
+            loss, figures = learner.gradients(step, batch, session.progress_at(step))
+            session.unfinished = True  # until the step is whole: a kill in between must not be saved
             if session.is_finite(loss, batch):
                 learner.update(step, session.rate_share(step))
-            session.taken(step, loss, figures, batch.waited)
-            session.torn = False
+            session.record_step(step, loss, figures, batch.waited)
+            session.unfinished = False
             yield Step(step, loss, learner.optimizers.rate, batch.waited, figures)
             if session.epoch_is_over:
-                yield session.epoch_ends()
+                yield session.end_epoch()
             if session.due_for_correction and (before := session.steps.total) != (now := session.correct()):
                 yield Corrected(step, before, now)
             if session.unsaved >= save_every:
@@ -194,14 +195,14 @@ def events(
     yield Finished(session.run, session.seconds)
 
 
-def _planned(
+def _make_plan(
     recipe: Recipe, index: Index | None, start: Pretrained | None, plugins: Mapping[str, Plugin], code: Code
 ) -> Generator[Event, None, Plan]:
-    """The plan, and on the way there how far the packing is."""
-    steps = prepare(recipe, index=index, start=start, plugins=plugins, code=code)
+    """Prepare a plan; on the way there yield how far that is."""
+    preparation = prepare(recipe, index=index, start=start, plugins=plugins, code=code)
     while True:
         try:
-            progress = next(steps)
+            progress = next(preparation)
         except StopIteration as end:
             plan: Plan = end.value
             return plan

@@ -23,10 +23,11 @@ class Optimizers:
 
     @property
     def rate(self) -> float:
-        """The learning rate of the first, as it stands."""
+        """The learning rate of the first group, as it stands."""
         return self.optimizers[0].param_groups[0]["lr"]
 
     def set_share(self, share: float) -> None:
+        """Set every learning rate to this share of its full one."""
         for optimizer, rates in zip(self.optimizers, self.full_rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * share
@@ -40,8 +41,8 @@ class Optimizers:
             optimizer.zero_grad()
 
     def groups(self, layers: Iterable[Layer]) -> list["ParameterGroup"]:
-        """Every layer with its rate, from the embedding to the head."""
-        inside: dict[tuple[str, float, bool, bool], list[tuple[int, float]]] = defaultdict(list)
+        """The parameters of each layer by rate, from the embedding to the head."""
+        members: dict[tuple[str, float, bool, bool], list[tuple[int, float]]] = defaultdict(list)
         settings = {
             id(parameter): (rate, group["weight_decay"])
             for optimizer, rates in zip(self.optimizers, self.full_rates, strict=True)
@@ -51,20 +52,20 @@ class Optimizers:
         for layer in layers:
             for parameter in layer.parameters.values():
                 rate, decay = settings.get(id(parameter), (0.0, 0.0))
-                alike = (layer.name, rate, id(parameter) in settings, parameter.requires_grad)
-                inside[alike].append((parameter.numel(), decay))
+                key = (layer.name, rate, id(parameter) in settings, parameter.requires_grad)
+                members[key].append((parameter.numel(), decay))
         return [
             ParameterGroup(
-                *alike,
-                numbers=sum(count for count, _ in counted),
-                decay=max(decay for _, decay in counted),
-                decayed=sum(count for count, decay in counted if decay),
+                *key,
+                numbers=sum(count for count, _ in counts),
+                decay=max(decay for _, decay in counts),
+                decayed=sum(count for count, decay in counts if decay),
             )
-            for alike, counted in inside.items()
+            for key, counts in members.items()
         ]
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that they remember, by name."""
+        """Their states, by name: number of the optimizer, of the parameter, name of the tensor."""
         return {
             f"{i}.{parameter}.{name}": tensor
             for i, optimizer in enumerate(self.optimizers)
@@ -73,11 +74,11 @@ class Optimizers:
         }
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """What `tensors` gave."""
+        """Take back what `tensors` gave."""
         states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimizers]
         for name, tensor in tensors.items():
-            i, parameter, what = name.split(".")
-            states[int(i)].setdefault(int(parameter), {})[what] = tensor
+            i, parameter, entry = name.split(".")
+            states[int(i)].setdefault(int(parameter), {})[entry] = tensor
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
@@ -88,8 +89,8 @@ class ParameterGroup:
 
     name: str  # embedding, blocks.0, …, head
     rate: float  # the full one
-    learns: bool
-    at_once: bool  # and not only after a while
+    learns: bool  # now or later
+    at_once: bool  # from the first step
     numbers: int
     decay: float
     decayed: int  # of the numbers: often the matrices alone
@@ -98,8 +99,8 @@ class ParameterGroup:
 def make_optimizers(
     model: Model, settings: Optimizer, layer_decay: float = 1.0, later: bool = False, extra: nn.Module | None = None
 ) -> Optimizers:
-    """As the recipe asks, for a model and for the modules of its objective, `extra`. What is frozen is left out, unless
-    it learns `later`. Each layer learns at `layer_decay` of the next one's rate."""
+    """The recipe's optimizers for a model, and for the modules of its objective, `extra`. What is frozen is left out,
+    unless it learns `later`. Each layer learns at `layer_decay` of the next one's rate."""
     modules = [model] if extra is None else [model, extra]
     everything = [p for module in modules for p in module.parameters() if p.requires_grad or later]
     weights = [weight for module in modules for weight in layer_weights(module)]
@@ -120,13 +121,13 @@ def make_optimizers(
 def _muon(
     model: Model, settings: Muon, share: dict[int, float], everything: list[nn.Parameter], weights: list[Tensor]
 ) -> Optimizers:
-    stacked = {id(model.get_parameter(name)): count for name, count in model.matrices().items()}
-    matrices = [parameter for parameter in everything if id(parameter) in stacked]
-    others = [parameter for parameter in everything if id(parameter) not in stacked]
+    matrix_counts = {id(model.get_parameter(name)): count for name, count in model.matrices().items()}
+    matrices = [parameter for parameter in everything if id(parameter) in matrix_counts]
+    others = [parameter for parameter in everything if id(parameter) not in matrix_counts]
     muon = _groups(matrices, matrices, share, settings.learning_rate, settings.weight_decay)
     adamw = _groups(others, weights, share, settings.adamw_learning_rate, settings.adamw_weight_decay)
     rest = torch.optim.AdamW(adamw, betas=settings.adamw_betas, fused=True)
-    return Optimizers(MuonOptimizer(muon, stacked, settings.momentum), rest) if muon else Optimizers(rest)
+    return Optimizers(MuonOptimizer(muon, matrix_counts, settings.momentum), rest) if muon else Optimizers(rest)
 
 
 def layer_weights(module: nn.Module) -> list[Tensor]:
@@ -162,37 +163,37 @@ class MuonOptimizer(torch.optim.Optimizer):
     def __init__(
         self,
         groups: list[dict[str, Any]],  # with lr and weight_decay each
-        stacked: Mapping[int, int],  # by the id of a parameter: how many matrices lie in it, one above the other
+        matrix_counts: Mapping[int, int],  # by the id of a parameter: how many matrices lie in it, one above the other
         momentum: float,
     ) -> None:
         super().__init__(groups, {"momentum": momentum})
-        self.stacked = stacked
+        self.matrix_counts = matrix_counts
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for matrices, updates in self._alike(group):
+            for matrices, updates in self._by_shape(group):
                 steps = orthogonalised(torch.stack(updates))  # (K, rows, columns): one product for all K
                 scale = max(1, steps.shape[1] / steps.shape[2]) ** 0.5
                 for matrix, step in zip(matrices, steps, strict=True):
                     matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(step, alpha=-group["lr"] * scale)
 
-    def _alike(self, group: dict[str, Any]) -> list[tuple[list[Tensor], list[Tensor]]]:
-        """Matrices and their updates, put together by shape."""
-        alike = defaultdict[torch.Size, tuple[list[Tensor], list[Tensor]]](lambda: ([], []))
+    def _by_shape(self, group: dict[str, Any]) -> list[tuple[list[Tensor], list[Tensor]]]:
+        """Matrices and their updates: a pair of lists for each shape."""
+        shapes = defaultdict[torch.Size, tuple[list[Tensor], list[Tensor]]](lambda: ([], []))
         for parameter in group["params"]:
             if parameter.grad is None:  # still frozen
                 continue
             momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
             momentum.lerp_(parameter.grad, 1 - group["momentum"])
             update = parameter.grad.lerp(momentum, group["momentum"])  # Nesterov: a look ahead
-            parts = self.stacked[id(parameter)]
+            parts = self.matrix_counts[id(parameter)]
             # A filter of a convolution is a row.
             for matrix, part in zip(parameter.flatten(1).chunk(parts), update.flatten(1).chunk(parts), strict=True):
-                matrices, updates = alike[matrix.shape]
+                matrices, updates = shapes[matrix.shape]
                 matrices.append(matrix)
                 updates.append(part)
-        return list(alike.values())
+        return list(shapes.values())
 
 
 def orthogonalised(matrices: Tensor, steps: int = 5) -> Tensor:  # (K, rows, columns)

@@ -34,9 +34,9 @@ from vitral.training.feature_cache import CachedFeatures, cache_features
 from vitral.training.learner import Learner, freeze, freeze_trunk
 from vitral.training.objectives import Objective
 from vitral.training.objectives.classification import Classification
-from vitral.training.objectives.distillation import distillation
+from vitral.training.objectives.distillation import Distillation, distillation
 from vitral.training.objectives.make import make_objective, objective_class
-from vitral.training.teacher import find_teacher
+from vitral.training.teacher import LoadedTeacher, find_teacher
 from vitral.version import __version__
 from vitral.weights.calibration import Calibration
 from vitral.weights.pretrained import Pretrained, adapt, load_pretrained
@@ -45,7 +45,7 @@ from vitral.weights.stored import digest
 
 @dataclass(frozen=True)
 class Plan:
-    """What is going to happen, ready to run."""
+    """All that a training needs, ready to run."""
 
     pack: Pack
     preprocess: Preprocess
@@ -53,10 +53,10 @@ class Plan:
     validates: bool  # whether there are validation pictures
     learner: Learner
     steps: int  # by epochs or by budget; a budget of time is measured later
-    start: Pretrained | None = None  # the weights that it starts from, where these are somebody's
+    start: Pretrained | None = None  # the weights that it starts from; None: new ones
     teacher: str | None = None  # a digest of the teacher, where there is one
-    about: Mapping[str, str] = field(default_factory=dict)  # whose weights it starts from, and their licence
-    code: Mapping[str, str] = field(default_factory=dict)  # files of somebody's own: name → sha256
+    about: Mapping[str, str] = field(default_factory=dict)  # origin and licence of the weights that it starts from
+    code: Mapping[str, str] = field(default_factory=dict)  # the user's own Python files: name → sha256
 
     def validate(self) -> dict[str, float]:
         """The figures of the validation pictures, for the weights that would be the result now."""
@@ -70,7 +70,7 @@ class Plan:
         return self.learner.objective.validate(model, on_device)
 
     def calibrate(self, model: Model) -> Calibration | None:
-        """By pictures of train and validation; those that frozen blocks have looked at are not looked at again."""
+        """Calibrate by pictures of train and validation, from cached features where there are any."""
         if not model.config.has_classes:
             return None
         if isinstance(self.batches, CachedFeatures):
@@ -80,7 +80,7 @@ class Plan:
         )
 
     def record(self, started_at: datetime, choices: Choices) -> Record:
-        """What run.json says at the start."""
+        """The record of a run at its start, for run.json."""
         return Record(
             version=__version__,
             state="running",
@@ -114,11 +114,11 @@ def prepare(
     code: Code = (),
     to_train: bool = True,
 ) -> Generator[Progress, None, Plan]:
-    """Open the pictures, pack them (and tell how far that is), build the model. No run is begun yet.
+    """Open the pictures, pack them, build the model; yields how far that is. No run is begun yet.
 
     `splits`, (samples,), puts other splits in the place of the source's. `index`, `start` and `plugins` are pictures,
-    weights and files of Python that the recipe names, where they are open already. A plan that is not to be trained
-    does without what takes minutes: what a teacher says, and what frozen blocks make of each picture.
+    weights and files of Python that the recipe names, where they are open already. A plan that is not `to_train` does
+    without what takes minutes: what a teacher says, and what frozen blocks make of each picture.
     """
     device = choose_device(recipe.train.device)
     plugins = load_plugins(recipe.plugins) if plugins is None else plugins
@@ -127,25 +127,77 @@ def prepare(
     learns_by = objective_class(recipe.train, plugins)
     config = complete(resolve(recipe.model, plugins), index, learns_by.needs_labels)
     _check_model(recipe, config)
-    # What may be missing is asked for before the pictures are packed, which may take minutes.
-    start = _start(recipe.init, config, index.class_names, start, code)
+    # What may be missing is loaded before the pictures are packed, which may take minutes.
+    start = _load_start(recipe.init, config, index.class_names, start, code)
     teacher = find_teacher(recipe.teacher, index.class_names)
-    unmeasured = preprocess_of(recipe, config)
+    pack = yield from _pack_pictures(recipe, config, index, learns_by)
+    preprocess = _with_statistics(preprocess_of(recipe, config), recipe, pack)
+    model = _build_model(recipe, config, pack, preprocess, start, device)
+    batches = _make_batches(recipe, config, pack, preprocess, plugins, learns_by)
+    _freeze(model, recipe.init)
+    cache = None
+    if to_train and teacher is None and learns_by.only_logits:
+        cache = yield from _cache_frozen(batches, model, recipe)
+    objective = _make_objective(recipe, plugins, pack, model)
+    if to_train and teacher:
+        objective = yield from _with_teacher(objective, recipe, teacher, batches, model)
+    return Plan(
+        pack=pack,
+        preprocess=preprocess,
+        batches=cache or batches,
+        validates=_check_validation(recipe, pack, objective),
+        learner=Learner(model, recipe.train, objective, recipe.init, cache.forward if cache else None),
+        steps=parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch,
+        start=start,
+        about=_about(recipe.init.weights, start) if start else {},
+        teacher=teacher.digest if teacher else None,
+        code={name: plugin.sha256 for name, plugin in plugins.items()},
+    )
+
+
+def _pack_pictures(
+    recipe: Recipe, config: ModelConfig, index: Index, learns_by: type[Objective]
+) -> Generator[Progress, None, Pack]:
+    """The pictures in the model's size; few of them are also inspected. To learn by labels, each class needs some."""
     inspection = Inspection(index) if len(index.samples) <= UNASKED else None
-    packed = yield from packing(index, unmeasured, data_directory(recipe.data.directory), inspection)
+    directory = data_directory(recipe.data.directory)
+    pack = yield from packing(index, preprocess_of(recipe, config), directory, inspection)
     if learns_by.needs_labels:
-        packed.check_classes(packed.of("train"))
-    preprocess = _measured(unmeasured, recipe, packed)
+        pack.check_classes(pack.of("train"))
+    return pack
+
+
+def _build_model(
+    recipe: Recipe,
+    config: ModelConfig,
+    pack: Pack,
+    preprocess: Preprocess,
+    start: Pretrained | None,
+    device: torch.device,
+) -> Model:
+    """The model with new weights, which follow from the seed alone, or with those of `start`."""
     # The caller's random numbers stay as they were.
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
         model = build(config, recipe.train.regularise)
-        model.fit_inputs(_some_images(packed, preprocess))
+        model.fit_inputs(_some_images(pack, preprocess))
         if start:
             model.load_state_dict(start.model.state_dict())
         model.to(device)
-    batches = Batches(
-        packed,
+    return model
+
+
+def _make_batches(
+    recipe: Recipe,
+    config: ModelConfig,
+    pack: Pack,
+    preprocess: Preprocess,
+    plugins: Mapping[str, Plugin],
+    learns_by: type[Objective],
+) -> Batches:
+    """The batches of the training pictures, augmented as the recipe asks."""
+    return Batches(
+        pack,
         preprocess,
         recipe.data.augment,
         recipe.train.batch_size,
@@ -155,40 +207,45 @@ def prepare(
         own=plugins[recipe.data.augment.own].value if is_plugin(recipe.data.augment.own) else None,
         view_sizes=_view_sizes(learns_by, config),
     )
-    probes, frozen = recipe.init.mode == "probe", recipe.init.freeze
-    if probes:
+
+
+def _freeze(model: Model, init: Init) -> None:
+    """Freeze what does not learn from the first step on."""
+    if init.mode == "probe":
         freeze_trunk(model)
-    elif frozen:
-        _check_blocks(model, frozen)
-        freeze(model, frozen)
-    cached = None
-    if (probes or frozen) and teacher is None and to_train and learns_by.only_logits:
-        cached = yield from cache_features(batches, model, recipe, None if probes else frozen)
+    elif init.freeze:
+        _check_blocks(model, init.freeze)
+        freeze(model, init.freeze)
+
+
+def _cache_frozen(batches: Batches, model: Model, recipe: Recipe) -> Generator[Progress, None, CachedFeatures | None]:
+    """What frozen layers make of the pictures; None where all learn, or where it cannot be cached."""
+    probes, frozen = recipe.init.mode == "probe", recipe.init.freeze
+    if not probes and not frozen:
+        return None
+    return (yield from cache_features(batches, model, recipe, None if probes else frozen))
+
+
+def _make_objective(recipe: Recipe, plugins: Mapping[str, Plugin], pack: Pack, model: Model) -> Objective:
+    """What is learnt by; weights of its own follow from the seed alone."""
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
-        objective = make_objective(recipe.train, plugins, packed, model)
-    if teacher and to_train:
-        if not isinstance(objective, Classification):
-            raise RecipeError("teacher.source goes with train.objective=classification.")
-        objective = yield from distillation(recipe.teacher, teacher, batches, model, objective)
-    return Plan(
-        pack=packed,
-        preprocess=preprocess,
-        batches=cached or batches,
-        validates=_validates(recipe, packed, objective),
-        learner=Learner(model, recipe.train, objective, recipe.init, cached.forward if cached else None),
-        steps=parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch,
-        start=start,
-        about=_about(recipe.init.weights, start) if start else {},
-        teacher=teacher.digest if teacher else None,
-        code={name: plugin.sha256 for name, plugin in plugins.items()},
-    )
+        return make_objective(recipe.train, plugins, pack, model)
 
 
-def _start(
+def _with_teacher(
+    objective: Objective, recipe: Recipe, teacher: LoadedTeacher, batches: Batches, model: Model
+) -> Generator[Progress, None, Distillation]:
+    """The objective, with what a teacher says beside the labels."""
+    if not isinstance(objective, Classification):
+        raise RecipeError("teacher.source goes with train.objective=classification.")
+    return (yield from distillation(recipe.teacher, teacher, batches, model, objective))
+
+
+def _load_start(
     init: Init, config: ModelConfig, class_names: tuple[str, ...], loaded: Pretrained | None, code: Code
 ) -> Pretrained | None:
-    """Weights to start from, if they are somebody's. The recipe's model must be what they are of."""
+    """The weights of init.weights, or `loaded` where they are open; None for a new model. They must fit the recipe."""
     if init.weights == "none":
         return None
     if init.weights == "ask":
@@ -198,8 +255,8 @@ def _start(
     loaded = loaded or load_pretrained(init.weights, code=code)
     loaded = adapt(loaded, classes=class_names, image_size=config.height_width, channels=config.channels)
     ours, theirs = (one.write() | {"image_size": one.height_width} for one in (config, loaded.model.config))
-    if other := [name for name in ours if ours[name] != theirs[name]]:
-        name = other[0]
+    if differences := [name for name in ours if ours[name] != theirs[name]]:
+        name = differences[0]
         raise RecipeError(
             f"model.{name} is {ours[name]}, and {init.weights} has {theirs[name]}: the recipe's model must be the one "
             "that the weights are of. `vitral show FOLDER init.weights=…` writes such a recipe."
@@ -208,10 +265,10 @@ def _start(
 
 
 def _about(weights: str, start: Pretrained) -> dict[str, str]:
-    """What goes on with the weights, wherever they are taken: where they began, and their licence."""
+    """Where the weights come from, and their licence: it stays with all that is trained from them."""
     origin = weights if weights.startswith("hf:") else name_of(weights)
     about = {"origin": start.about.get("origin", origin), "licence": start.about.get("licence", "")}
-    return {name: told for name, told in about.items() if told}
+    return {name: text for name, text in about.items() if text}
 
 
 def prepared(
@@ -223,12 +280,13 @@ def prepared(
     plugins: Mapping[str, Plugin] | None = None,
     to_train: bool = True,
 ) -> Plan:
-    """The same, without telling."""
+    """The plan that `prepare` returns, for those who want no progress."""
     return drain(prepare(recipe, splits, index=index, start=start, plugins=plugins, to_train=to_train))
 
 
 def complete(config: ModelConfig, index: Index, needs_labels: bool = True) -> ModelConfig:
-    """The model with what the recipe left to the data; what it did not leave must fit."""
+    """The model's settings with the classes and channels of the data, where the recipe leaves them open; else they must
+    fit."""
     classes = len(index.class_names) if needs_labels or config.has_classes else 0
     if config.classes not in (0, classes):
         raise RecipeError(
@@ -247,7 +305,7 @@ def complete(config: ModelConfig, index: Index, needs_labels: bool = True) -> Mo
 
 
 def preprocess_of(recipe: Recipe, config: ModelConfig) -> Preprocess:
-    """As the recipe asks for it; mean and standard deviation are not measured yet."""
+    """The recipe's preprocessing; mean 0 and standard deviation 1 stand for what is not measured yet."""
     return Preprocess(
         image_size=config.height_width,
         channels=config.channels,
@@ -272,13 +330,15 @@ def _check_model(recipe: Recipe, config: ModelConfig) -> None:
 
 
 def _check_blocks(model: Model, frozen: int) -> None:
+    """Refuse to freeze more blocks than there are."""
     blocks = max(layer.depth for layer in model.layers()) - 1
     if frozen > blocks:
         raise RecipeError(f"init.freeze is {frozen}, and the model has {blocks} blocks.")
 
 
 def _view_sizes(learns_by: type[Objective], config: ModelConfig) -> tuple[tuple[int, int], ...]:
-    """Of each view that the objective wants of a picture, in whole patches; () where it is the picture as it is."""
+    """Height and width of each view that the objective wants of a picture, in whole patches; () where it wants only the
+    picture as it is."""
     if learns_by.views == (1.0,):
         return ()
     height, width = (side // config.stride for side in config.height_width)
@@ -289,27 +349,28 @@ def _view_sizes(learns_by: type[Objective], config: ModelConfig) -> tuple[tuple[
     )
 
 
-def _validates(recipe: Recipe, pack: Pack, objective: Objective) -> bool:
-    there, choose = len(pack.of("validation")) > 0, recipe.train.choose
-    if not there and (choose != "last" or recipe.train.patience):
+def _check_validation(recipe: Recipe, pack: Pack, objective: Objective) -> bool:
+    """Whether there are validation pictures; refuse a recipe that needs them, or a figure, where there is none."""
+    validates, choose = len(pack.of("validation")) > 0, recipe.train.choose
+    if not validates and (choose != "last" or recipe.train.patience):
         raise RecipeError(
             "train.choose and train.patience need validation pictures, and there are none: set data.validation=0.1."
         )
     if choose not in ("last", "loss", *objective.figures):
         raise RecipeError(f"train.choose is {choose}, and the objective tells no {choose}: set train.choose=loss.")
-    return there
+    return validates
 
 
-def _measured(preprocess: Preprocess, recipe: Recipe, pack: Pack) -> Preprocess:
-    """With the mean and standard deviation that were given, or those of the training pictures."""
+def _with_statistics(preprocess: Preprocess, recipe: Recipe, pack: Pack) -> Preprocess:
+    """The preprocessing with the recipe's mean and standard deviation; auto: those of the training pictures."""
     mean, std = recipe.data.mean, recipe.data.std
     if mean == "auto" or std == "auto":
-        found = mean_and_std(pack, pack.of("train"))
-        mean, std = (found[0] if mean == "auto" else mean), (found[1] if std == "auto" else std)
-    for name, given in (("mean", mean), ("std", std)):
-        if len(given) != preprocess.channels:
+        train_mean, train_std = mean_and_std(pack, pack.of("train"))
+        mean, std = (train_mean if mean == "auto" else mean), (train_std if std == "auto" else std)
+    for name, numbers in (("mean", mean), ("std", std)):
+        if len(numbers) != preprocess.channels:
             raise RecipeError(
-                f"data.{name} has {len(given)} numbers, and the pictures have {preprocess.channels} channels: "
+                f"data.{name} has {len(numbers)} numbers, and the pictures have {preprocess.channels} channels: "
                 "give one a channel, or auto."
             )
     return preprocess.model_copy(update={"mean": mean, "std": std})
@@ -325,10 +386,10 @@ def _some_images(pack: Pack, preprocess: Preprocess) -> Tensor:  # → (n, C, H,
 
 
 def choose_device(name: str) -> torch.device:
-    """The device that was asked for, or the best that is there. CUDA and MPS are written for, and not tested."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    """The device of this name; auto: the best that is there. CUDA and MPS are written for, and not tested."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        return torch.device(next(device for device, is_there in there.items() if is_there))
-    if not there[name]:
+        return torch.device(next(device for device, is_there in available.items() if is_there))
+    if not available[name]:
         raise RecipeError(f"train.device is {name}, and torch finds none here. Set train.device=auto or cpu.")
     return torch.device(name)

@@ -1,4 +1,4 @@
-"""One session of a run: from where it stood, until it is finished, stopped or killed. Keeps the run folder."""
+"""One session of a run: from where it stood, until it is finished, stopped or killed. Writes the run folder."""
 
 import math
 import time
@@ -15,12 +15,12 @@ from vitral.errors import RecipeError, RunError
 from vitral.recipe import Recipe
 from vitral.run import Record, Run, free_folder
 from vitral.training.baseline import baseline
-from vitral.training.budget import CORRECTED_AT, TIMED, Pace, Steps, correct, plan_steps
+from vitral.training.budget import CORRECTED_AT, LEAST_TIMED, Pace, Steps, correct, plan_steps
 from vitral.training.checkpoint import TrainingState, read_checkpoint, write_checkpoint
 from vitral.training.config import parse_budget
 from vitral.training.preparation import Plan
 from vitral.training.schedules import learning_rate_share
-from vitral.training.speed import find_fastest, set_to
+from vitral.training.speed import apply_choices, find_fastest
 from vitral.weights.own import Weights
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Epoch:
     step: int
     waited: float  # share of the time of its steps that was spent waiting for pictures
     seconds: float  # since the start
-    # Those of classification; another objective may tell others.
+    # The figures of classification; another objective may have others.
     train_loss: float
     train_accuracy: float
     validation_loss: float | None = None  # where there are no validation pictures
@@ -59,15 +59,15 @@ class Epoch:
         vars(self).update(epoch=epoch, step=step, **named, waited=waited, seconds=seconds)
 
     def of(self, split: Literal["train", "validation"]) -> dict[str, float]:
-        """The figures of one side: loss, accuracy, …"""
+        """The figures of a split by their own names: loss, accuracy, …"""
         return {name.removeprefix(f"{split}_"): value for name, value in vars(self).items() if name.startswith(split)}
 
     def __repr__(self) -> str:
         return f"Epoch({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
-def what_to_do(recipe: Recipe | None, out: str | Path | None, resume: bool) -> tuple[Recipe, Run | None]:
-    """The recipe, and the run that goes on if there is one."""
+def resolve_run(recipe: Recipe | None, out: str | Path | None, resume: bool) -> tuple[Recipe, Run | None]:
+    """The recipe to train, and the run that goes on, if there is one; what does not fit together is refused."""
     earlier = Run.load(out) if resume and out is not None and Run.is_run(out) else None
     if resume and out is None:
         raise RunError("Say which run goes on: --out RUN --resume.")
@@ -78,25 +78,26 @@ def what_to_do(recipe: Recipe | None, out: str | Path | None, resume: bool) -> t
         if out is not None:
             Run(Path(out)).check_free()  # now, and not when the pictures are packed
         return recipe, None
-    if recipe is not None and (changed := list(_changed(earlier.recipe.write(), recipe.write()))):
+    if recipe is not None and (changes := list(_differences(earlier.recipe.write(), recipe.write()))):
         raise RunError(
-            f"{out} was begun with another recipe: {'; '.join(changed)}. Go on without these settings, or begin anew."
+            f"{out} was begun with another recipe: {'; '.join(changes)}. Go on without these settings, or begin anew."
         )
     return earlier.recipe, earlier
 
 
-def _changed(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def _differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """A sentence on each setting of two recipes that differs, by its dotted name."""
     for name in before.keys() | now.keys():
         old, new = before.get(name), now.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
-            yield from _changed(old, new, f"{prefix}{name}.")
+            yield from _differences(old, new, f"{prefix}{name}.")
         elif old != new:
             yield f"{prefix}{name} was {old} and is {new}"
 
 
 @dataclass
 class Session:
-    """What is going on."""
+    """A training under way: its run folder, its plan, how far it is, and its clocks."""
 
     run: Run
     plan: Plan
@@ -105,27 +106,29 @@ class Session:
     progress: TrainingState
     notes: tuple[str, ...]
     lock: "BaseFileLock"
-    began: float  # by the clock
+    started_at: float  # by time.perf_counter; of a resumed run, as if it had never stopped
     pace: Pace  # as measured before the first step
-    torn: bool = False  # whether a step is half taken, or an epoch half judged
+    unfinished: bool = False  # whether a step is half done, or an epoch half judged
     saved_at: float = field(default_factory=lambda: time.perf_counter())  # not the function itself, which would stay
     ticked_at: float = field(default_factory=lambda: time.perf_counter())  # where a test brings a clock of its own
-    epoch_began: float = field(default_factory=lambda: time.perf_counter())
+    epoch_started_at: float = field(default_factory=lambda: time.perf_counter())
     waited: float = 0.0  # seconds, in this epoch
     waiting_for_first: bool = True  # step of this session
 
     @classmethod
-    def begin(cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, began: float) -> "Session":
-        """Make the run folder, or bring everything to where the last checkpoint was."""
+    def begin(
+        cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, started_at: float
+    ) -> "Session":
+        """Make the run folder, or bring everything to where the last checkpoint of the `earlier` run was."""
         if earlier is None:
             run, lock = Run.reserve(out or free_folder(recipe.data.source))
             choices, pace = find_fastest(recipe.train, plan)
             record = plan.record(datetime.now(UTC), choices)
             run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
             run.cut_back(0)
-            _compare(recipe, run, plan)
-            progress = TrainingState(planned=_planned(recipe, plan, began, pace))
-            return cls(run, plan, recipe, record, progress, _too_late(recipe, began), lock, began, pace)
+            _run_baseline(recipe, run, plan)
+            progress = TrainingState(planned=_planned_steps(recipe, plan, started_at, pace))
+            return cls(run, plan, recipe, record, progress, _budget_notes(recipe, started_at), lock, started_at, pace)
         lock = earlier.lock()
         before = earlier.record
         now = {"device": plan.learner.device.type, "threads": get_num_threads()}
@@ -150,30 +153,30 @@ class Session:
                 f"The teacher {recipe.teacher.source} is not the one that {earlier.folder} was begun with. Bring it "
                 "back, or begin anew."
             )
-        notes = _other_conditions(before, record)
+        notes = _condition_notes(before, record)
         progress = TrainingState()
-        if found := read_checkpoint(earlier.checkpoints):
-            progress, tensors, damaged = found
+        if checkpoint := read_checkpoint(earlier.checkpoints):
+            progress, tensors, damaged = checkpoint
             plan.learner.restore(tensors)
             notes += damaged
-        pace = set_to(record.choices, plan)
-        _compare(recipe, earlier, plan)
-        progress.planned = progress.planned or _planned(recipe, plan, began, pace)
+        pace = apply_choices(record.choices, plan)
+        _run_baseline(recipe, earlier, plan)
+        progress.planned = progress.planned or _planned_steps(recipe, plan, started_at, pace)
         notes += earlier.cut_back(progress.metrics)
-        plan_then = {"planned": progress.corrected, "corrected_at": progress.corrected_at}
-        record = record.model_copy(update={"started_at": before.started_at, **plan_then})
+        correction = {"planned": progress.corrected, "corrected_at": progress.corrected_at}
+        record = record.model_copy(update={"started_at": before.started_at, **correction})
         earlier.write_record(record)
-        return cls(earlier, plan, recipe, record, progress, tuple(notes), lock, began - progress.seconds, pace)
+        return cls(earlier, plan, recipe, record, progress, tuple(notes), lock, started_at - progress.seconds, pace)
 
     @property
     def budget(self) -> float:
-        """In seconds; 0: there is none."""
+        """The budget in seconds; 0: there is none, or it is a number of steps."""
         return parse_budget(self.recipe.train.budget)[0]
 
     @property
     def seconds(self) -> float:
-        """Of training, all sessions together."""
-        return time.perf_counter() - self.began
+        """Seconds of training, all sessions together."""
+        return time.perf_counter() - self.started_at
 
     @property
     def unsaved(self) -> float:
@@ -182,63 +185,62 @@ class Session:
 
     @property
     def steps(self) -> Steps:
-        """How many there are."""
+        """How many steps there are, by the plan as it stands."""
         return Steps(self.progress.planned, self.progress.corrected_at, self.progress.corrected)
 
     @property
     def expected(self) -> float:
-        """Seconds that the rest will take, by what was measured."""
+        """Seconds that the steps to come will take, by the pace."""
         return (self.steps.total - self.progress.step) * self.pace.mean
 
-    def share_done(self, step: int) -> float:
-        """0 at the first step, 1 after the last."""
+    def progress_at(self, step: int) -> float:
+        """How far the training is before a step: 0 at the first, 1 after the last."""
         return (self.steps.place(step) - 1) / self.progress.planned
 
     def rate_share(self, step: int) -> float:
-        """Of the full learning rate."""
+        """The learning rate of a step, as a share of the full one."""
         return learning_rate_share(self.recipe.train, self.progress.planned)(self.steps.place(step))
 
     @property
     def due_for_correction(self) -> bool:
-        """A quarter of the time is over, and the plan has not been looked at again."""
-        late = self.seconds >= CORRECTED_AT * self.budget and self.progress.timed >= TIMED
+        """Whether a quarter of the time is over, and the plan has not been corrected yet."""
+        late = self.seconds >= CORRECTED_AT * self.budget and self.progress.timed >= LEAST_TIMED
         return bool(self.budget) and not self.progress.corrected_at and late
 
     def correct(self) -> int:
-        """Look at the plan again; the number of steps that it has now."""
-        step = self.progress.step
-        told = self.progress
-        now = correct(self.steps, step, self.budget, self.seconds, told.stepping, told.timed, self.pace)
-        self.progress.corrected_at, self.progress.corrected = now.corrected_at, now.corrected
-        self.record = self.record.model_copy(update={"corrected_at": now.corrected_at, "planned": now.total})
+        """Correct the number of steps by the time that they have taken; returns the new one."""
+        state = self.progress
+        steps = correct(self.steps, state.step, self.budget, self.seconds, state.stepping, state.timed, self.pace)
+        state.corrected_at, state.corrected = steps.corrected_at, steps.corrected
+        self.record = self.record.model_copy(update={"corrected_at": steps.corrected_at, "planned": steps.total})
         self.run.write_record(self.record)
         self.save()  # from here on a resume has the same plan
-        return now.total
+        return steps.total
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether its last step was taken, and it was not measured yet."""
+        """Whether the last step of an epoch is done, and the epoch is not measured yet."""
         return bool(self.progress.losses) and self.progress.step % self.plan.batches.steps_per_epoch == 0
 
     @property
-    def gave_up(self) -> bool:
-        """Because validation does not get better; also where it was killed just then."""
+    def patience_is_over(self) -> bool:
+        """Whether validation has not got better for train.patience epochs; also where it was killed just then."""
         return 0 < self.recipe.train.patience <= self.progress.since
 
     def is_finite(self, loss: Tensor, batch: Batch) -> bool:
-        """Whether the step can be taken. If not: stop, or say that it was left out."""
+        """Whether the gradients may become a step. If not, they are discarded, and the training stops or goes on."""
         if math.isfinite(float(loss)):
             return True
         self.plan.learner.discard()
         step = self.progress.step + 1
         names = [self.plan.pack.index.samples[int(sample)] for sample in batch.samples[:3]]
         if self.recipe.train.not_finite == "stop":
-            raise _run_away(step, f" (pictures {', '.join(names)}, …)")
+            raise _divergence(step, f" (pictures {', '.join(names)}, …)")
         self.progress.metrics = self.run.append_metrics([{"event": "skipped", "step": step, "samples": names}])
         return False
 
-    def taken(self, step: int, loss: Tensor, figures: Mapping[str, Tensor], waited: float) -> None:
-        """A step was taken."""
+    def record_step(self, step: int, loss: Tensor, figures: Mapping[str, Tensor], waited: float) -> None:
+        """Count a step that is done: its time, loss and figures, and the seconds that it waited for its batch."""
         if self.waiting_for_first:  # it also sets things up, compiles: no measure for those to come
             self.waiting_for_first, self.ticked_at = False, time.perf_counter()
         else:
@@ -250,14 +252,14 @@ class Session:
             self.progress.figures.setdefault(name, []).append(float(value))
         self.waited += waited
 
-    def epoch_ends(self) -> Epoch:
-        """Validate, write metrics.jsonl, see whether it was the best."""
+    def end_epoch(self) -> Epoch:
+        """Validate, see whether this epoch is the best, write metrics.jsonl; returns the epoch's figures."""
         plan, progress = self.plan, self.progress
         validation = plan.validate() if plan.validates else {}
         plan.learner.model.train()
         if not all(map(math.isfinite, validation.values())):
-            self.torn = True  # nothing to go on from
-            raise _run_away(progress.step)
+            self.unfinished = True  # nothing to go on from
+            raise _divergence(progress.step)
         finite = [loss for loss in progress.losses if math.isfinite(loss)]
         figures = {name: math.fsum(values) / len(values) for name, values in progress.figures.items()}
         epoch = Epoch(
@@ -265,19 +267,19 @@ class Session:
             step=progress.step,
             train={"loss": math.fsum(finite) / max(1, len(finite)), **figures},
             validation=validation,
-            waited=self.waited / (time.perf_counter() - self.epoch_began),
+            waited=self.waited / (time.perf_counter() - self.epoch_started_at),
             seconds=self.seconds,
         )
-        self.torn = True  # until the epoch is judged and written: a resume must not judge it again
+        self.unfinished = True  # until the epoch is judged and written: a resume must not judge it again
         self._judge(epoch)
-        self._write(epoch)
-        self.torn = False
+        self._write_metrics(epoch)
+        self.unfinished = False
         self._tick()
-        self.waited, self.epoch_began = 0.0, time.perf_counter()
+        self.waited, self.epoch_started_at = 0.0, time.perf_counter()
         return epoch
 
     def save(self) -> Path:
-        """A checkpoint."""
+        """Write a checkpoint; returns its path."""
         self.progress.seconds = self.seconds
         with self.run.writing():
             path = write_checkpoint(self.run.checkpoints, self.progress, self.plan.learner.tensors())
@@ -285,36 +287,37 @@ class Session:
         return path
 
     def end(self, finished: bool) -> None:
-        """Write what there is."""
+        """Write a checkpoint, the metrics, the weights and the record, and release the run folder."""
         learner = self.plan.learner
         try:
-            if not self.torn and self.progress.step:
+            if not self.unfinished and self.progress.step:
                 self.save()
-            self._write()  # after the checkpoint, which has the steps of an unfinished epoch itself
+            self._write_metrics()  # after the checkpoint, which has the steps of an unfinished epoch itself
             state = "finished" if finished else "stopped"
             update = {"state": state, "seconds": round(self.seconds, 3), "steps": self.progress.step}
             self.record = self.record.model_copy(update=update)
             model = learner.result() if finished else learner.average.model
             if finished:
-                learner.refit_norms(self.plan.batches, self.progress.step, self.share_done(self.progress.step))
+                learner.refit_norms(self.plan.batches, self.progress.step, self.progress_at(self.progress.step))
             if all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
                 names, about = self.plan.pack.index.class_names, dict(self.plan.about)
                 weights = Weights(model, self.plan.preprocess, names, about)
                 self.run.write_weights(weights, self.record)
-                if finished and (doubt := self.plan.calibrate(model)):
-                    self.run.write_calibration(doubt)
+                if finished and (calibration := self.plan.calibrate(model)):
+                    self.run.write_calibration(calibration)
             else:
                 self.run.write_record(self.record)
         finally:
             self.lock.release()
 
     def _tick(self) -> None:
+        """Count the time since the last tick as time of steps and validation."""
         now = time.perf_counter()
         self.progress.stepping += now - self.ticked_at
         self.ticked_at = now
 
     def _judge(self, epoch: Epoch) -> None:
-        """Is it the best so far? For how long has it not got better?"""
+        """Remember the weights if the epoch is the best so far, and count epochs without a smaller loss."""
         train, progress, validation = self.recipe.train, self.progress, epoch.of("validation")
         if not validation:
             return
@@ -328,48 +331,50 @@ class Session:
         else:
             progress.since += 1
 
-    def _write(self, epoch: Epoch | None = None) -> None:
-        """Lines for metrics.jsonl: the steps of the epoch that is under way, and the epoch."""
+    def _write_metrics(self, epoch: Epoch | None = None) -> None:
+        """Append to metrics.jsonl: a line for each step of the epoch under way, and one for the epoch if it is over."""
         lines: list[dict[str, Any]] = []
         rate = self.plan.learner.optimizers.full_rates[0][0]
         first = self.progress.step - len(self.progress.losses) + 1
         for step, loss in enumerate(self.progress.losses, start=first):
-            told = {"loss": loss} if math.isfinite(loss) else {}  # JSON has no word for what is no number
-            lines.append({"event": "step", "step": step, "learning_rate": rate * self.rate_share(step), **told})
+            value = {"loss": loss} if math.isfinite(loss) else {}  # JSON has no word for what is no number
+            lines.append({"event": "step", "step": step, "learning_rate": rate * self.rate_share(step), **value})
         if epoch:
             lines.append({"event": "epoch", **vars(epoch)})
         self.progress.metrics = self.run.append_metrics(lines)
         self.progress.losses, self.progress.figures = [], {}
 
 
-def _compare(recipe: Recipe, run: Run, plan: Plan) -> None:
-    """Simple methods first; also in a run that was stopped before they were done."""
+def _run_baseline(recipe: Recipe, run: Run, plan: Plan) -> None:
+    """Write baseline.json where the recipe asks for it, unless it is there: a run may have been stopped before."""
     if recipe.train.baseline and run.baseline is None:
         run.write_baseline(baseline(plan.pack))
 
 
-def _too_late(recipe: Recipe, began: float) -> tuple[str, ...]:
+def _budget_notes(recipe: Recipe, started_at: float) -> tuple[str, ...]:
+    """A sentence where the budget is over before the first step."""
     seconds, _ = parse_budget(recipe.train.budget)
-    if seconds and time.perf_counter() - began > seconds:
+    if seconds and time.perf_counter() - started_at > seconds:
         return (f"The budget, {recipe.train.budget}, is over before the first step; one is taken.",)
     return ()
 
 
-def _planned(recipe: Recipe, plan: Plan, began: float, pace: Pace) -> int:
+def _planned_steps(recipe: Recipe, plan: Plan, started_at: float, pace: Pace) -> int:
+    """As many steps as fit into a budget of time; else those of the plan."""
     seconds, _ = parse_budget(recipe.train.budget)
-    return plan_steps(seconds, time.perf_counter() - began, pace).planned if seconds else plan.steps
+    return plan_steps(seconds, time.perf_counter() - started_at, pace).planned if seconds else plan.steps
 
 
-def _run_away(step: int, where: str = "") -> RunError:
+def _divergence(step: int, where: str = "") -> RunError:
     return RunError(
         f"The loss is no longer a number at step {step}{where}: the training has run away. "
         "Lower train.optimizer.learning_rate, raise train.warmup, or set train.clip=1."
     )
 
 
-def _other_conditions(before: Record, now: Record) -> list[str]:
-    """What is not as it was: then sums may be rounded in another order."""
-    found = {
+def _condition_notes(before: Record, now: Record) -> list[str]:
+    """A sentence on what is not as it was before, since then sums may be rounded in another order."""
+    differences = {
         f"{name} was {old} and is {new}"
         for name, old, new in (
             ("the processor", before.machine.processor, now.machine.processor),
@@ -379,4 +384,4 @@ def _other_conditions(before: Record, now: Record) -> list[str]:
         )
         if old != new
     }
-    return [f"Not to the bit as without the stop: {', '.join(sorted(found))}."] if found else []
+    return [f"Not to the bit as without the stop: {', '.join(sorted(differences))}."] if differences else []

@@ -1,4 +1,4 @@
-"""What is found out by measuring, once: precision, and whether compiling pays. After a stop the same is used again."""
+"""Precision, and whether to compile: chosen by measuring, once. After a stop the same choices are applied again."""
 
 import subprocess
 import sys
@@ -26,9 +26,9 @@ times = []
 for dtype in (torch.float32, torch.bfloat16):
     matrix, rounds = torch.ones(512, 512, dtype=dtype), []
     for _ in range(3):
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         matrix @ matrix
-        rounds.append(time.perf_counter() - began)
+        rounds.append(time.perf_counter() - started_at)
     times.append(min(rounds))
 print(times[0] / times[1])
 """
@@ -36,7 +36,7 @@ print(times[0] / times[1])
 
 @cache
 def bfloat16_speed(device: torch.device) -> float:
-    """How many times as fast as float32; below 1 where it is emulated, 0 where it fails.
+    """How many times as fast as float32 a product in bfloat16 is; below 1 where it is emulated, 0 where it fails.
 
     By a product of two matrices, since a whole step with emulated numbers would take seconds to try; and in a process
     of its own, since there are processors that claim to have the instructions and end whoever uses them.
@@ -44,8 +44,8 @@ def bfloat16_speed(device: torch.device) -> float:
     if device.type != "cpu":
         real = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return 2.0 if real else 0.5  # roughly: what counts is a step, which is tried where this is promising
-    tried = subprocess.run([sys.executable, "-P", "-c", TRIAL], capture_output=True, text=True)
-    return float(tried.stdout.split()[-1]) if tried.returncode == 0 else 0.0
+    trial = subprocess.run([sys.executable, "-P", "-c", TRIAL], capture_output=True, text=True)
+    return float(trial.stdout.split()[-1]) if trial.returncode == 0 else 0.0
 
 
 def find_fastest(
@@ -54,44 +54,44 @@ def find_fastest(
     measure: Callable[[Plan, float], Pace] = measure_pace,
     short_numbers: Callable[[torch.device], float] = bfloat16_speed,
 ) -> tuple[Choices, Pace]:
-    """Set the learner to what is fastest here, of what the recipe leaves open; what that is, and its pace."""
+    """Set the learner to what is fastest here, of what the recipe leaves open; returns the choices, and their pace."""
     learner, budget = plan.learner, parse_budget(train.budget)[0]
-    stored = str(next(learner.model.parameters()).dtype).removeprefix("torch.")
-    chosen = Choices(
+    dtype = str(next(learner.model.parameters()).dtype).removeprefix("torch.")
+    choices = Choices(
         device=learner.device.type,
-        precision=stored if train.precision == "auto" else train.precision,
+        precision=dtype if train.precision == "auto" else train.precision,
         threads=torch.get_num_threads(),
         compiled=train.compile == "yes",
     )
 
-    def tried(**other: Any) -> tuple[Choices, Pace]:
-        choices = chosen.model_copy(update=other)
-        return choices, set_to(choices, plan, PROBE * budget if budget else 1.0, measure, short_numbers)
+    def measure_with(**changes: Any) -> tuple[Choices, Pace]:
+        other = choices.model_copy(update=changes)
+        return other, apply_choices(other, plan, PROBE * budget if budget else 1.0, measure, short_numbers)
 
-    chosen, pace = tried()
+    choices, pace = measure_with()
     expected = budget or pace.mean * plan.steps
-    undecided = train.precision == "auto" and stored == "float32"
-    if undecided and expected > WORTH_SHORT_NUMBERS and short_numbers(learner.device) > FASTER:
-        chosen, pace = _faster((chosen, pace), tried(precision="bfloat16"))
+    precision_is_open = train.precision == "auto" and dtype == "float32"
+    if precision_is_open and expected > WORTH_SHORT_NUMBERS and short_numbers(learner.device) > FASTER:
+        choices, pace = _faster((choices, pace), measure_with(precision="bfloat16"))
     expected = budget or pace.mean * plan.steps
-    steady = isinstance(train.patches, Fixed) and isinstance(train.image_size, Fixed)  # each shape is compiled anew
-    if train.compile == "auto" and steady and expected > WORTH_COMPILING:
+    one_shape = isinstance(train.patches, Fixed) and isinstance(train.image_size, Fixed)  # each is compiled anew
+    if train.compile == "auto" and one_shape and expected > WORTH_COMPILING:
         try:
-            chosen, pace = _faster((chosen, pace), tried(compiled=True))
+            choices, pace = _faster((choices, pace), measure_with(compiled=True))
         except RecipeError:  # it cannot compile here, and need not
             pass
-    learner.set_precision(chosen.precision, chosen.compiled)
-    return chosen, pace
+    learner.set_precision(choices.precision, choices.compiled)
+    return choices, pace
 
 
-def set_to(
+def apply_choices(
     choices: Choices,
     plan: Plan,
     most: float = 1.0,
     measure: Callable[[Plan, float], Pace] = measure_pace,
     short_numbers: Callable[[torch.device], float] = bfloat16_speed,
 ) -> Pace:
-    """Set the learner to what was chosen, and see how fast it is."""
+    """Set the learner to these choices, and measure its pace, for about `most` seconds."""
     if choices.precision == "bfloat16" and not short_numbers(plan.learner.device):
         raise RecipeError(
             "This machine cannot compute with bfloat16: set train.precision=float32, or go on with a run where it was "
@@ -104,8 +104,8 @@ def set_to(
         if not choices.compiled:
             raise
         # Whatever a compiler can meet: none is installed, it is too old, it has a bug.
-        told = str(error).strip().split("\n")[0]
-        raise RecipeError(f"torch cannot compile the model here ({told}): set train.compile=no.") from error
+        reason = str(error).strip().split("\n")[0]
+        raise RecipeError(f"torch cannot compile the model here ({reason}): set train.compile=no.") from error
 
 
 def _faster(plain: tuple[Choices, Pace], other: tuple[Choices, Pace]) -> tuple[Choices, Pace]:

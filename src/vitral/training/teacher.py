@@ -1,8 +1,8 @@
-"""A model that has learnt already, to teach another one: what it says and how that counts is in `lesson.py`.
+"""A model that has learnt already, to teach another one. How its logits count is in `objectives/distillation.py`.
 
 A teacher is whatever gives logits for pictures: weights that `load_pretrained` reads, an ONNX file, a Python file's
 function or module, a ResNet for CIFAR, or a file of logits. It sees pixels from 0 to 1, (B, C, H, W), as the pupil's
-batch has them; weights that were loaded see them as they were trained to.
+batch has them; loaded weights see them as they were trained to.
 """
 
 import zipfile
@@ -30,54 +30,56 @@ Teach = Callable[[Tensor], Tensor]  # (B, C, H, W), 0 to 1 → (B, classes)
 
 @dataclass(frozen=True)
 class LoadedTeacher:
-    """A teacher that is there."""
+    """A teacher, ready to be asked."""
 
-    teach: Teach | None  # None: a file of what it said
+    teach: Teach | None  # None: its logits are in a file
     digest: str  # of its file or its weights: another one would teach otherwise
     see: Teach | None = None  # of a CNN: → (B, F, h, w)
 
 
-def find_teacher(asked: Teacher, class_names: tuple[str, ...]) -> LoadedTeacher | None:
-    """The recipe's teacher, who knows these classes; None where it asks for none. Takes no time to speak of."""
-    if asked.source == "none":
+def find_teacher(settings: Teacher, class_names: tuple[str, ...]) -> LoadedTeacher | None:
+    """Load the recipe's teacher, which must know these classes; None where there is none. Takes no time to speak of."""
+    if settings.source == "none":
         return None
-    script, _, name = asked.source.rpartition(":")
+    script, _, name = settings.source.rpartition(":")
     if script.endswith(".py"):
-        return LoadedTeacher(_checked(_python(script, name), asked.source, class_names), sha256_of(Path(script)))
-    if asked.source.endswith((".npz", ".onnx")):
-        path = Path(asked.source)
+        return LoadedTeacher(
+            _check_logits(_load_python(script, name), settings.source, class_names), sha256_of(Path(script))
+        )
+    if settings.source.endswith((".npz", ".onnx")):
+        path = Path(settings.source)
         if not path.is_file():
             raise RecipeError(f"teacher.source: there is no file {path}.")
-        teach = _checked(_onnx(path), asked.source, class_names) if path.suffix == ".onnx" else None
+        teach = _check_logits(_load_onnx(path), settings.source, class_names) if path.suffix == ".onnx" else None
         return LoadedTeacher(teach, sha256_of(path))
-    stored = raw_weights_of(asked.source)
+    stored = raw_weights_of(settings.source)
     if is_resnet(stored.tensors):
-        return _cnn(stored, asked.source, class_names)
-    return LoadedTeacher(_weights(asked.source, class_names), digest(stored.tensors.values()))
+        return _load_cnn(stored, settings.source, class_names)
+    return LoadedTeacher(_load_weights(settings.source, class_names), digest(stored.tensors.values()))
 
 
-def _checked(teach: Teach, source: str, class_names: tuple[str, ...]) -> Teach:
-    """One that gives a logit a class, or is told to."""
+def _check_logits(teach: Teach, source: str, class_names: tuple[str, ...]) -> Teach:
+    """The same function, which refuses an answer that is not a logit for each class."""
 
-    def checked(images: Tensor) -> Tensor:
+    def teach_and_check(images: Tensor) -> Tensor:
         try:
-            found = teach(images)
+            logits = teach(images)
         except Exception as error:  # of code that is not ours
-            told = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
-            raise RecipeError(f"teacher.source {source} fails on {len(images)} pictures ({told}).") from error
-        wanted = (len(images), len(class_names))
-        if not isinstance(found, Tensor) or found.shape != wanted:
-            given = "×".join(map(str, found.shape)) if isinstance(found, Tensor) else type(found).__name__
+            reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            raise RecipeError(f"teacher.source {source} fails on {len(images)} pictures ({reason}).") from error
+        pictures, classes = shape = (len(images), len(class_names))
+        if not isinstance(logits, Tensor) or logits.shape != shape:
+            answer = "×".join(map(str, logits.shape)) if isinstance(logits, Tensor) else type(logits).__name__
             raise RecipeError(
-                f"teacher.source {source} answers {wanted[0]} pictures with {given}, and a logit for each of the "
-                f"{wanted[1]} classes was expected: {wanted[0]}×{wanted[1]}."
+                f"teacher.source {source} answers {pictures} pictures with {answer}, and a logit for each of the "
+                f"{classes} classes was expected: {pictures}×{classes}."
             )
-        return found
+        return logits
 
-    return checked
+    return teach_and_check
 
 
-def _cnn(stored: RawWeights, source: str, class_names: tuple[str, ...]) -> LoadedTeacher:
+def _load_cnn(stored: RawWeights, source: str, class_names: tuple[str, ...]) -> LoadedTeacher:
     mean, std = (tuple(stored.about.get(name, ())) for name in ("mean", "std"))
     if not len(mean) == len(std) == 3:
         raise RecipeError(f"teacher.source {source} has no about.json that tells mean and std.")
@@ -91,36 +93,36 @@ def _cnn(stored: RawWeights, source: str, class_names: tuple[str, ...]) -> Loade
     return LoadedTeacher(lambda images: cnn(images)[:, order], digest(stored.tensors.values()), cnn.features)
 
 
-def _weights(source: str, class_names: tuple[str, ...]) -> Teach:
+def _load_weights(source: str, class_names: tuple[str, ...]) -> Teach:
     pretrained = load_pretrained(source)
     order = _order(pretrained.class_names, class_names, source)
     model, preprocess = pretrained.model.eval(), pretrained.preprocess
 
     def teach(images: Tensor) -> Tensor:
-        sized = interpolate(images, preprocess.image_size, mode="bicubic", antialias=True)
-        return model(preprocess.normalise(sized.clamp(0, 1) * 255))[:, order]
+        resized = interpolate(images, preprocess.image_size, mode="bicubic", antialias=True)
+        return model(preprocess.normalise(resized.clamp(0, 1) * 255))[:, order]
 
     return teach
 
 
 def _order(known: tuple[str, ...], class_names: tuple[str, ...], source: str) -> Tensor:
-    """Where the teacher has each of the classes."""
+    """For each of our classes, its number among those that the teacher knows."""
     if missing := sorted(set(class_names) - set(known)):
         raise RecipeError(f"teacher.source {source} does not know the class {missing[0]}: it cannot teach it.")
     return torch.tensor([known.index(name) for name in class_names])
 
 
-def _python(path: str, name: str) -> Teach:
+def _load_python(path: str, name: str) -> Teach:
     values = run_python(path)
-    if not callable(made := values.get(name)):
+    if not callable(teach := values.get(name)):
         callables = [known for known, value in values.items() if callable(value) and not known.startswith("_")]
         raise RecipeError(f"teacher.source: {path} has no function {name}. It has: {', '.join(callables) or 'none'}.")
-    if isinstance(made, nn.Module):
-        made.eval()
-    return made
+    if isinstance(teach, nn.Module):
+        teach.eval()
+    return teach
 
 
-def _onnx(path: Path) -> Teach:
+def _load_onnx(path: Path) -> Teach:
     try:
         import onnxruntime
     except ImportError:
@@ -133,13 +135,14 @@ def _onnx(path: Path) -> Teach:
     return lambda images: torch.from_numpy(session.run(None, {name: images.numpy()})[0])
 
 
-def from_file(source: str, pack: Pack) -> Tensor:  # → (samples, classes)
-    """`samples` (names), `logits` (n, classes) and `class_names`, in whatever order."""
+def read_logits(source: str, pack: Pack) -> Tensor:  # → (samples, classes)
+    """Logits for a pack's pictures from an .npz of `samples` (names), `logits` (n, classes) and `class_names`, in
+    whatever order."""
     path = Path(source)
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as said_of:
-            samples, logits = said_of["samples"], said_of["logits"]
-            names = [str(name) for name in said_of["class_names"]]
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            samples, logits = arrays["samples"], arrays["logits"]
+            names = [str(name) for name in arrays["class_names"]]
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise RecipeError(f"teacher.source {path} should hold samples, logits and class_names ({error}).") from None
     if logits.shape != (len(samples), len(names)):
@@ -151,10 +154,10 @@ def from_file(source: str, pack: Pack) -> Tensor:  # → (samples, classes)
     index = pack.index
     missing = [index.samples[number] for number in pack.of("train") if index.samples[number] not in rows]
     if missing or sorted(names) != sorted(index.class_names):
-        what = f"the picture {missing[0]}" if missing else f"the classes {', '.join(index.class_names[:5])}"
-        raise RecipeError(f"teacher.source {path} does not speak of {what}.")
-    said = np.zeros((len(index.samples), len(names)), np.float32)
+        gap = f"the picture {missing[0]}" if missing else f"the classes {', '.join(index.class_names[:5])}"
+        raise RecipeError(f"teacher.source {path} does not speak of {gap}.")
+    table = np.zeros((len(index.samples), len(names)), np.float32)
     order = [names.index(name) for name in index.class_names]
     for number in pack.of("train"):
-        said[number] = logits[rows[index.samples[number]]][order]
-    return torch.from_numpy(said)
+        table[number] = logits[rows[index.samples[number]]][order]
+    return torch.from_numpy(table)

@@ -16,13 +16,13 @@ from vitral.model.interface import Model
 
 
 class Objective(nn.Module, ABC):
-    """What there is to lose, and the figures that tell how it goes.
+    """A loss to be made small, and figures such as the accuracy that show how it goes.
 
-    Modules that it has (a decoder, a projector) learn with the model and are checkpointed, and are not part of
+    Its modules (a decoder, a projector) learn with the model and are checkpointed, and are not part of
     model.safetensors. What it draws from torch's random numbers follows from seed and step alone.
     """
 
-    figures: ClassVar[tuple[str, ...]] = ()  # the names of what `loss` and `validate` tell, beside the loss
+    figures: ClassVar[tuple[str, ...]] = ()  # names of the figures that `loss` and `validate` return
     needs_labels: ClassVar[bool] = True
     # How many views of each picture a batch has, by the size of each as a share of the model's image size: the first is
     # `batch.images`, the others are `batch.more_views`.
@@ -35,12 +35,12 @@ class Objective(nn.Module, ABC):
         """The loss of a batch, (), and its figures. `progress`, 0 to 1: how far the training is."""
 
     def after_step(self, model: Model, step: int) -> None:
-        """The weights have moved: where something follows them, such as a teacher that is their average."""
+        """Called when the weights have moved: for what follows them, such as a teacher that is their average."""
         return
 
     @torch.no_grad()
     def validate(self, model: Model, batches: Iterable[Batch]) -> dict[str, float]:
-        """The same figures, and the loss, on validation pictures: by default their means over the batches."""
+        """The loss and the figures of validation pictures: by default their means over the batches."""
         sums: dict[str, float] = {}
         count = 0
         for batch in batches:
@@ -51,5 +51,5 @@ class Objective(nn.Module, ABC):
         return {name: value / count for name, value in sums.items()}
 
     def copy(self) -> "Objective":
-        """One to try something out with: what it learns is its own, the rest is shared."""
+        """An objective to try something out with: what learns is copied, the rest is shared."""
         return deepcopy(self) if any(True for _ in self.state_dict()) else self

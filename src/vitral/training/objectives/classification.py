@@ -26,7 +26,7 @@ class Classification(Objective):
     def __init__(
         self, class_weights: Tensor | None = None, label_smoothing: float = 0.0, function: Loss | None = None
     ) -> None:
-        """`function` takes the place of cross-entropy: somebody's own loss of logits and targets."""
+        """`function` takes the place of cross-entropy: a user's own loss of logits and targets."""
         super().__init__()
         self.class_weights, self.label_smoothing, self.function = class_weights, label_smoothing, function
 
@@ -35,14 +35,14 @@ class Classification(Objective):
         return self.of_logits(logits, batch.targets), {"accuracy": accuracy(logits, batch.labels)}
 
     def of_logits(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """(B, classes), and labels (B,) or shares (B, classes) → ()."""
+        """The loss, (), of logits, (B, classes), and labels (B,) or shares (B, classes)."""
         if self.function:
             return self.function(logits, targets)
         return cross_entropy(logits, targets, weight=self.class_weights, label_smoothing=self.label_smoothing)
 
     @torch.no_grad()
     def validate(self, model: Model, batches: Iterable[Batch]) -> dict[str, float]:
-        """By the plain cross-entropy, so that runs with other settings can be compared."""
+        """The plain cross-entropy and the accuracy, so that runs with other settings can be compared."""
         parts = [(model(batch.images, batch.keep).float().cpu(), batch.labels.cpu()) for batch in batches]
         logits, labels = map(torch.cat, zip(*parts, strict=True))
         right = (logits.argmax(dim=1) == labels).double().mean()

@@ -1,4 +1,4 @@
-"""From a recipe to an objective: one of ours, or one in somebody's own file."""
+"""From a recipe to an objective: one of ours, or one in a user's own file."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -15,7 +15,8 @@ from vitral.training.objectives.classification import Classification
 
 
 def objective_class(train: Train, plugins: Mapping[str, Plugin]) -> type[Objective]:
-    """What a recipe asks for. A function in somebody's own file is a loss of logits and targets: classification."""
+    """The class of a recipe's objective. A function in a user's own file is a loss of logits and targets, so
+    classification."""
     if not isinstance(train.objective, OwnObjective):
         return Classification
     kind, own = train.objective.kind, plugins[train.objective.kind].value
@@ -30,7 +31,7 @@ def objective_class(train: Train, plugins: Mapping[str, Plugin]) -> type[Objecti
 
 
 def make_objective(train: Train, plugins: Mapping[str, Plugin], pack: Pack, model: Model) -> Objective:
-    """Ready to learn by."""
+    """The objective of a recipe, for the pictures of a pack and a model."""
     if not isinstance(train.objective, OwnObjective):
         weights = class_weights(pack) if train.class_weights == "balanced" else None
         device = next(model.parameters()).device
@@ -42,11 +43,11 @@ def make_objective(train: Train, plugins: Mapping[str, Plugin], pack: Pack, mode
         )
     own, settings = plugins[train.objective.kind].value, train.objective.settings
     if isinstance(own, type):
-        return _made(train.objective.kind, own, model, settings)
+        return _instantiate(train.objective.kind, own, model, settings)
     return Classification(function=partial(own, **settings))
 
 
-def _made(name: str, own: type[Objective], model: Model, settings: dict[str, Any]) -> Objective:
+def _instantiate(name: str, own: type[Objective], model: Model, settings: dict[str, Any]) -> Objective:
     try:
         return own(model, **settings)
     except TypeError as error:  # such as an unknown setting
