@@ -7,10 +7,13 @@ import os
 import runpy
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from traceback import extract_tb
+from traceback import extract_tb, walk_tb
+from types import FrameType
 from typing import Any
 
 from vitral.errors import RecipeError
+
+OWN = "_vitral"  # the name of the module that a file of the user's own thinks it is
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
@@ -56,9 +59,25 @@ def run_python(path: str) -> dict[str, Any]:
     if not Path(path).is_file():
         raise RecipeError(f"There is no file {path}.")
     try:
-        return runpy.run_path(path, run_name="_vitral")  # unlike an import it leaves no bytecode behind
+        return runpy.run_path(path, run_name=OWN)  # unlike an import it leaves no bytecode behind
     except (Exception, SystemExit) as error:
         raise RecipeError(_what_went_wrong(path, error)) from error
+
+
+def where_it_failed(error: BaseException) -> str:
+    """An error in the user's own code as a sentence: its last file that is neither ours nor a library's, and the line.
+
+    Such files were run by `run_python`, and so are in no module.
+    """
+    frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == OWN]
+    message = f"{type(error).__name__}: {str(error).strip() or 'without a word'}"
+    if not frames:
+        return f"{message}."
+    return f"{frames[-1].f_code.co_filename}, line {_line(error, frames[-1])}: {message}."
+
+
+def _line(error: BaseException, frame: FrameType) -> int:
+    return next(line for one, line in walk_tb(error.__traceback__) if one is frame)
 
 
 def _what_went_wrong(path: str, error: BaseException) -> str:

@@ -4,13 +4,14 @@ To type the name is to have the file run. What is stored (a run, a file of weigh
 the sha256 of the file: it runs nothing until a person names the file again, with `--code mine.py` or `code="mine.py"`.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vitral.errors import RecipeError
-from vitral.files import run_python, sha256_of
+from vitral.files import OWN, run_python, sha256_of
 
 Code = str | Path | Iterable[str | Path]  # files that a person allows to be run
 
@@ -47,7 +48,7 @@ def load_stored_plugins(sha256s: Mapping[str, str], code: Code, who: str) -> dic
         path = name.rpartition(":")[0]
         if not files:
             raise RecipeError(
-                f"{who} was made with {name}, and a file of Python is not run by itself. If you trust it: --code {path}"
+                f"{who} was made with {name}, and a file of Python is not run by itself. If you trust it: --code {shlex.quote(path)}"
             )
         if sha256 not in digests:
             names = " and ".join(map(str, files))
@@ -64,7 +65,7 @@ def _load(paths: Mapping[str, Path]) -> dict[str, Plugin]:
     for name, path in paths.items():
         inside, values = name.rpartition(":")[2], defined[path]
         if inside not in values:
-            public = [known for known, value in values.items() if callable(value) and not known.startswith("_")]
+            public = [known for known, value in values.items() if getattr(value, "__module__", "") == OWN]
             raise RecipeError(f"{path} has no {inside}. It has: {', '.join(public) or 'nothing'}.")
         plugins[name] = Plugin(values[inside], values, sha256_of(path))
     return plugins

@@ -13,6 +13,7 @@ import click
 from vitral.cli import STARTED_AT, completion
 from vitral.cli.interrupt import ctrl_c
 from vitral.cli.terminal import code_option, console, duration, printable, settings_of
+from vitral.errors import RecipeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,22 +66,24 @@ def command(
         settings, recipe = (recipe, *settings), None
     if recipe is None and (settings or not resume):
         raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
-    full_recipe, inputs = _load_recipe(recipe, settings, out if resume else None) if recipe else (None, {})
+    full_recipe, inputs = _load_recipe(recipe, settings, out if resume else None, code) if recipe else (None, {})
     # Loading torch takes a second or two; an error in the recipe has been printed by now.
     if dry_run:
         if full_recipe is None:
             raise click.UsageError("Missing argument 'RECIPE': --dry-run needs it.")
-        _show_groups(full_recipe, **inputs)
+        _show_groups(full_recipe, code=code, **inputs)
     elif seeds is None:
         _train(full_recipe, out, resume, save_every, STARTED_AT, code=code, **inputs)
     elif full_recipe is None:
         raise click.UsageError("Missing argument 'RECIPE': with --seeds each run needs it.")
     else:
         words = (str(recipe), *settings, "--seeds", str(seeds))
-        _train_seeds(full_recipe, seeds, out, resume, save_every, words, **inputs)
+        _train_seeds(full_recipe, seeds, out, resume, save_every, words, code=code, **inputs)
 
 
-def _load_recipe(name: str, words: tuple[str, ...], earlier: Path | None) -> tuple["Recipe", dict[str, Any]]:
+def _load_recipe(
+    name: str, words: tuple[str, ...], earlier: Path | None, code: tuple[Path, ...]
+) -> tuple["Recipe", dict[str, Any]]:
     """The recipe of a name, with the settings among `words`; for pictures one is chosen, and the reasons are printed.
 
     The second value are arguments for `train`: pictures and weights that are open by now. Where there is an `earlier`
@@ -91,13 +94,18 @@ def _load_recipe(name: str, words: tuple[str, ...], earlier: Path | None) -> tup
     from vitral.run import Run
 
     settings = settings_of(words)
+    if Run.is_run(name):
+        raise RecipeError(
+            f"{name} is a run. To go on with it: vitral train --out {name} --resume. To begin from its weights: vitral "
+            f"train FOLDER init.weights={name}"
+        )
     if not has_pictures(name, settings):
         return find_recipe(name).changed(settings), {}
     if earlier and Run.is_run(earlier):
         return Run.load(earlier).recipe.changed({"data.source": name, **settings}), {}
     from vitral.recipes.choose import choose
 
-    choice = choose(name, settings)
+    choice = choose(name, settings, code)
     if name in NAMED and Path(name).exists():
         console.print(f"{name} is the named set here; the folder {name} is written ./{name}.")
     for reason in choice.why:
@@ -137,13 +145,18 @@ def _train_seeds(
     console.print(str(spread), style="bold")
 
 
-def _show_groups(recipe: "Recipe", source: "Index | None" = None, start: "Pretrained | None" = None) -> None:
+def _show_groups(
+    recipe: "Recipe",
+    source: "Index | None" = None,
+    start: "Pretrained | None" = None,
+    code: tuple[Path, ...] = (),
+) -> None:
     """Print which parts of the model learn, and at which rate."""
     from vitral.cli.terminal import print_table, table
     from vitral.training.config import parse_budget
     from vitral.training.preparation import prepared
 
-    plan = prepared(recipe, index=source, start=start, to_train=False)
+    plan = prepared(recipe, index=source, start=start, code=code, to_train=False)
     console.print(repr(plan.learner.model))
     if recipe.teacher.source != "none":
         teacher = recipe.teacher

@@ -1,9 +1,10 @@
 """The settings of the data, validated. Imports no torch."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, StrictInt
+from pydantic import BeforeValidator, Field, StrictInt, model_validator
 
+from vitral.plugin import is_plugin
 from vitral.settings import Part, Settings, as_table
 
 Interpolation = Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"]  # Pillow's names
@@ -93,6 +94,14 @@ class Augment(Settings):
         exclude_if=lambda own: own == "none",  # it came after format 1
         description="and then a function in a Python file of your own: mine.py:noise",
     )
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.own != "none" and not is_plugin(self.own):
+            raise ValueError(
+                f"data.augment.own is {self.own}, and should be none, or a function in a Python file: mine.py:noise."
+            )
+        return self
 
 
 class Data(Settings):

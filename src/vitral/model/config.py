@@ -215,7 +215,7 @@ class ViTConfig(ModelConfig):
     (8, 8)
     """
 
-    kind: Literal["vit"] = Field(default="vit", description="the architecture")
+    kind: Literal["vit"] = Field(default="vit", description="the architecture: vit, or mine.py:Mixer")
     image_size: ImageSize = Field(default=224, description="pixels a side, or [height, width]")
     patch_size: StrictInt = Field(default=16, ge=1, description="P: pixels a side of a patch; divides image_size")
     channels: StrictInt = Field(
@@ -237,6 +237,14 @@ class ViTConfig(ModelConfig):
     blocks: Blocks = Field(default=Blocks(), description="pre-norm; norm_eps, first_norm, layer_scale, init_std, start")
     pool: Pool = Field(default=Pool(), description="class, mean or class-mean; norm = before, after or none")
     head: Head = Field(default=Head(), description="linear, mlp, hidden or none")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_known(cls, values: Any) -> Any:
+        kind = values.get("kind", "vit") if isinstance(values, dict) else "vit"
+        if kind != "vit":
+            raise ValueError(f"model.kind is {kind}, and should be vit, or a class in a Python file: mine.py:Mixer.")
+        return values
 
     @classmethod
     def named(cls, name: str, image_size: int | tuple[int, int] = 224, channels: int = 3, classes: int = 1000) -> Self:

@@ -15,6 +15,7 @@ from vitral.data.config import Augment
 from vitral.data.decode import describe
 from vitral.data.sources import Index, open_source
 from vitral.errors import DataError
+from vitral.plugin import Code
 from vitral.recipe import Recipe
 from vitral.recipes.quick import quick_model, quick_train
 from vitral.training.config import Init
@@ -38,8 +39,9 @@ class RecipeChoice:
     start: "Pretrained | None" = None  # the weights that it starts from
 
 
-def choose(source: str, settings: Mapping[str, Any] | None = None) -> RecipeChoice:
-    """Look at the pictures of a source, and choose what `settings` leave open.
+def choose(source: str, settings: Mapping[str, Any] | None = None, code: Code = ()) -> RecipeChoice:
+    """Look at the pictures of a source, and choose what `settings` leave open. `code`: files of Python that may be run,
+    where init.weights is of a model in one.
 
     >>> choose("digits", {"train.budget": "20s"}).recipe.model.image_size
     8
@@ -51,7 +53,7 @@ def choose(source: str, settings: Mapping[str, Any] | None = None) -> RecipeChoi
     if not len(index.of("test")):
         raise DataError(f"{source} has too few pictures: none is left to test with. Give each class at least three.")
     if settings.get("init.weights", "none") != "none":
-        return _from_weights(settings, index)
+        return _from_weights(settings, index, code)
     height, width = _shape(index)
     size, patch = _sizes(height, width)
     augment, how = _augment(index.channels, min(height, width))
@@ -90,7 +92,7 @@ def _at_hand() -> list[str]:
     return [path.parent.name for path in files[:1]]
 
 
-def _from_weights(settings: Mapping[str, Any], index: Index) -> RecipeChoice:
+def _from_weights(settings: Mapping[str, Any], index: Index, code: Code) -> RecipeChoice:
     """A recipe that starts from init.weights: their model, which sees pictures as it did before."""
     from vitral.weights.pretrained import adapt, load_pretrained
 
@@ -102,7 +104,7 @@ def _from_weights(settings: Mapping[str, Any], index: Index) -> RecipeChoice:
     init = {name.removeprefix("init."): value for name, value in settings.items() if name.startswith("init.")}
     Init.read({**init, "mode": mode}, "init.")
     size = _pair(settings.get("model.image_size"))
-    pretrained = load_pretrained(weights)
+    pretrained = load_pretrained(weights, code=code)
     # As its makers prepared pictures; and if these are the classes that it knows, with the head that it has.
     pretrained = adapt(
         pretrained,

@@ -159,6 +159,17 @@ class ClassificationSettings(Part):
 
     kind: Literal["classification"] = "classification"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_known(cls, values: Any) -> Any:
+        kind = values.get("kind") if isinstance(values, dict) else values
+        if isinstance(kind, str) and kind != "classification":
+            raise ValueError(
+                f"train.objective is {kind}, and should be classification, or a function or class in a Python file: "
+                "mine.py:focal."
+            )
+        return values
+
 
 class OwnObjective(Part):
     """An objective in a user's own file: a class, or a function of logits and targets, with settings of its own."""

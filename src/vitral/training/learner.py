@@ -95,7 +95,7 @@ class Learner:
                 continue
             view = self._view(batch.rows(rows), step, progress)
             with _seed_torch(self.train, step, part), autocast:
-                mean, named = self.objective.loss(self.forward, view, step, progress)
+                mean, named = self.objective.checked_loss(self.forward, view, step, progress)
             share = len(view.samples) / count
             (mean * share).backward()
             loss += mean.detach() * share

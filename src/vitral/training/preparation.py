@@ -278,10 +278,11 @@ def prepared(
     index: Index | None = None,
     start: Pretrained | None = None,
     plugins: Mapping[str, Plugin] | None = None,
+    code: Code = (),
     to_train: bool = True,
 ) -> Plan:
     """The plan that `prepare` returns, for those who want no progress."""
-    return drain(prepare(recipe, splits, index=index, start=start, plugins=plugins, to_train=to_train))
+    return drain(prepare(recipe, splits, index=index, start=start, plugins=plugins, code=code, to_train=to_train))
 
 
 def complete(config: ModelConfig, index: Index, needs_labels: bool = True) -> ModelConfig:

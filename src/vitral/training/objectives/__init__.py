@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from vitral.data.batches import Batch
+from vitral.errors import RecipeError, VitralError
+from vitral.files import where_it_failed
 from vitral.model.interface import Model
 
 
@@ -30,9 +32,28 @@ class Objective(nn.Module, ABC):
     # Whether it asks the model for `model(images, keep)` alone. Then what frozen blocks make of pictures can be cached.
     only_logits: ClassVar[bool] = False
 
+    plugin = ""  # what a recipe calls it, where it is in a file of the user's own
+
     @abstractmethod
     def loss(self, model: Model, batch: Batch, step: int, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a batch, (), and its figures. `progress`, 0 to 1: how far the training is."""
+
+    def checked_loss(self, model: Model, batch: Batch, step: int, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """The same; of code that is not ours, what fails or does not fit is told in a sentence."""
+        if not self.plugin:
+            return self.loss(model, batch, step, progress)
+        try:
+            loss, figures = self.loss(model, batch, step, progress)
+        except VitralError:
+            raise
+        except Exception as error:
+            raise RecipeError(f"{self.plugin} fails: {where_it_failed(error)}") from error
+        if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad and torch.is_grad_enabled():
+            raise RecipeError(f"{self.plugin} should give a loss that is one number and has a gradient.")
+        if set(figures) != set(self.figures) or not all(isinstance(one, Tensor) for one in figures.values()):
+            names = ", ".join(self.figures) or "none"
+            raise RecipeError(f"{self.plugin} should tell these figures, each as a tensor: {names}.")
+        return loss, figures
 
     def after_step(self, model: Model, step: int) -> None:
         """Called when the weights have moved: for what follows them, such as a teacher that is their average."""
@@ -44,7 +65,7 @@ class Objective(nn.Module, ABC):
         sums: dict[str, float] = {}
         count = 0
         for batch in batches:
-            loss, figures = self.loss(model, batch, step=0, progress=1.0)
+            loss, figures = self.checked_loss(model, batch, step=0, progress=1.0)
             for name, value in {"loss": loss, **figures}.items():
                 sums[name] = sums.get(name, 0.0) + float(value) * len(batch.samples)
             count += len(batch.samples)

@@ -1,5 +1,6 @@
 """From a recipe to an objective: one of ours, or one in a user's own file."""
 
+import inspect
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -38,17 +39,21 @@ def make_objective(train: Train, plugins: Mapping[str, Plugin], pack: Pack, mode
         return Classification(None if weights is None else weights.to(device), train.label_smoothing)
     if train.label_smoothing or train.class_weights != "none":
         raise RecipeError(
-            "train.label_smoothing and train.class_weights are settings of train.objective=classification: leave them "
-            "out, or build them into your own."
+            "train.label_smoothing and train.class_weights are settings of train.objective=classification: set "
+            "train.label_smoothing=0 and train.class_weights=none, or build them into your own."
         )
     own, settings = plugins[train.objective.kind].value, train.objective.settings
-    if isinstance(own, type):
-        return _instantiate(train.objective.kind, own, model, settings)
-    return Classification(function=partial(own, **settings))
+    objective = _instantiate(train.objective.kind, own, model, settings)
+    objective.plugin = f"train.objective {train.objective.kind}"
+    return objective
 
 
-def _instantiate(name: str, own: type[Objective], model: Model, settings: dict[str, Any]) -> Objective:
+def _instantiate(name: str, own: Any, model: Model, settings: dict[str, Any]) -> Objective:
+    """From a class, or from a function of logits and targets."""
     try:
-        return own(model, **settings)
+        if isinstance(own, type):
+            return own(model, **settings)
+        inspect.signature(own).bind(None, None, **settings)
+        return Classification(function=partial(own, **settings))
     except TypeError as error:  # such as an unknown setting
         raise RecipeError(f"train.objective {name} cannot be made of these settings ({error}).") from error
