@@ -1,4 +1,4 @@
-"""The loop: batches become weights, and yields what happens on the way as events.
+"""The loop: batches become weights, and what happens on the way is yielded as events.
 
 `events(recipe)` is a generator. Progress bars, trackers, tests and notebooks are listeners to what it yields;
 nothing in here prints. Closing it saves what there is.
