@@ -103,6 +103,9 @@ def matches(shown: str, printed: str) -> bool:
     return re.fullmatch(pattern, "".join(line + "\n" for line in masked(printed))) is not None
 
 
+FINDINGS = 1  # what `vitral check` ends with where something serious was found
+
+
 class Place:
     """A folder in which the pages' commands are typed: with a Makefile and a .venv as after `make demo`."""
 
@@ -122,8 +125,8 @@ class Place:
                 if named := re.match(r"# (\w+\.py)\n", code):
                     (folder / named[1]).write_text(code)
 
-    def types(self, command: str) -> str:
-        """What it prints, errors too."""
+    def types(self, command: str) -> tuple[str, int]:
+        """What it prints, errors too, and how it ends."""
         path = f"{self.folder / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-c", command],
@@ -133,11 +136,13 @@ class Place:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        return done.stdout
+        return done.stdout, done.returncode
 
     def check(self, block: Block) -> None:
         for sample in block.samples:
-            printed = self.types(sample.command)
+            printed, code = self.types(sample.command)
+            if code and sample.shown and "Error" not in sample.shown and code != FINDINGS:
+                pytest.fail(f"{block} $ {sample.command} ends with {code}\n{printed}", pytrace=False)
             if sample.shown and not matches(sample.shown, printed):
                 both = masked(sample.shown), masked(printed)
                 lines = difflib.unified_diff(*both, "shown", "printed", n=99, lineterm="")

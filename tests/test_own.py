@@ -1,5 +1,6 @@
 """Somebody's own architecture and objective, in files of their own (tests/own/): all commands, and no line of ours."""
 
+import inspect
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from conftest import quick_digits, stopped
-from vitral import Classifier, RecipeError, Run, RunError, Step, evaluate, events, load_pretrained, train
+from vitral import Classifier, RecipeError, Run, RunError, Step, WeightsError, evaluate, events, load_pretrained, train
 from vitral.data.batches import Batch
 from vitral.model.interface import Model
 from vitral.recipe import Recipe
@@ -198,14 +199,83 @@ def test_it_goes_on_to_the_bit_after_a_kill(tmp_path: Path) -> None:
         ({"train__patches": "rising"}, "cannot leave patches out"),
         ({"train__image_size": "rising"}, "takes one size only"),
         ({"train__objective": "{}/focal.py:Tensor"}, "is neither a function of logits and targets nor a class"),
-        ({"train__label_smoothing": 0.1}, "are settings of train.objective=classification"),
+        ({"train__label_smoothing": 0.1}, "set train.label_smoothing=0"),
+        ({"model__kind": "mixer:Mixer"}, "model.kind is mixer:Mixer, and should be vit, or a class in a Python file"),
+        ({"train__objective": "focal"}, "and should be classification, or a function or class in a Python file"),
+        ({"train__objective": {"kind": "{}/focal.py:focal", "gama": 1}}, "unexpected keyword argument 'gama'"),
+        ({"data__augment__own": "brighter"}, "data.augment.own is brighter, and should be none, or a function"),
+        ({"model__patch_size": 3}, "its stride, 3, does not divide model.image_size 8×8"),
     ],
 )
 def test_what_is_wrong_with_it_is_a_sentence(settings: dict[str, object], answer: str, tmp_path: Path) -> None:
     own(tmp_path)
-    given = {name: value.format(tmp_path) if isinstance(value, str) else value for name, value in settings.items()}
     with pytest.raises(RecipeError, match=answer):
-        prepared(own(tmp_path, **given))
+        prepared(own(tmp_path, **json.loads(json.dumps(settings).replace("{}", str(tmp_path)))))
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "answer"),
+    [
+        ("def features(self, images", "def fetures(self, images", "cannot be built: TypeError: Can't instantiate"),
+        ("regularise: Regularise | None = None) -> None:", ") -> None:", "cannot be built: TypeError"),
+        ("        self.config = config\n", "", "cannot be built: .*mixer.py, line|should keep its settings"),
+        (
+            "self.norm(self.blocks(",
+            "sum(self.blocks(",
+            "features gives .* tokens, .2, T, D., are expected|fails on two",
+        ),
+        ("self.head = nn.LayerNorm(config.width), ", "self.top = nn.LayerNorm(config.width), ", "no attribute `head`"),
+        ("    config: MixerConfig\n", "", "does not say what its settings are"),
+        ("config.width, config.classes)", "config.width, 3)", "for two images and 10 classes"),
+    ],
+)
+def test_a_model_that_does_not_keep_the_contract_is_a_sentence(
+    line: str, instead: str, answer: str, tmp_path: Path
+) -> None:
+    recipe, text = own(tmp_path), (OWN / "mixer.py").read_text()
+    assert line in text
+    (tmp_path / "mixer.py").write_text(text.replace(line, instead, 1))
+    with pytest.raises(RecipeError, match=answer):
+        prepared(recipe)
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        ("return logits", "should give a loss that is one number"),
+        ("return 1.0", "should give a loss that is one number"),
+        ("return logits.sum().detach()", "should give a loss that is one number and has a gradient"),
+        ("raise ValueError('oops')", "focal.py, line 2: ValueError: oops"),
+        ("return logits @ targets.float()", "focal.py, line 2: RuntimeError"),
+    ],
+)
+def test_a_loss_that_does_not_keep_the_contract_is_a_sentence(body: str, answer: str, tmp_path: Path) -> None:
+    recipe = own(tmp_path, train__objective=f"{tmp_path}/focal.py:focal")
+    (tmp_path / "focal.py").write_text(f"def focal(logits, targets):\n    {body}\n")
+    with pytest.raises(RecipeError, match=answer):
+        train(recipe, out=tmp_path / "run")
+
+
+def test_a_run_without_labels_has_no_answers_and_can_be_gone_on_from(tmp_path: Path) -> None:
+    source = inspect.getsource(Reconstruction)
+    (tmp_path / "mine.py").write_text(HEADER + source)
+    recipe = own(tmp_path, train__objective=f"{tmp_path}/mine.py:Reconstruction")
+    run = train(recipe, out=tmp_path / "run")
+    for door in (lambda: Classifier.load(run, code=code(tmp_path)), lambda: evaluate(run, code=code(tmp_path))):
+        with pytest.raises(WeightsError, match="learnt without labels, so its head has learnt nothing"):
+            door()
+    goes_on = own(tmp_path, init__weights=str(run.folder), model__image_size=8)
+    assert evaluate(train(goes_on, out=tmp_path / "after", code=code(tmp_path)), code=code(tmp_path)).pictures == 360
+
+
+HEADER = """
+import torch
+from torch import Tensor, nn
+from vitral.data.batches import Batch
+from vitral.model.interface import Model
+from vitral.training.objectives import Objective
+
+"""
 
 
 class Reconstruction(Objective):
@@ -232,11 +302,7 @@ class Reconstruction(Objective):
 
 def test_an_objective_may_have_layers_views_and_no_labels(tmp_path: Path) -> None:
     """They learn, are checkpointed, and are no part of the weights."""
-    (tmp_path / "mine.py").write_text(
-        "import torch\nfrom torch import Tensor, nn\nfrom vitral.data.batches import Batch\n"
-        "from vitral.model.interface import Model\nfrom vitral.training.objectives import Objective\n\n"
-        + __import__("inspect").getsource(Reconstruction)
-    )
+    (tmp_path / "mine.py").write_text(HEADER + inspect.getsource(Reconstruction))
     recipe = own(tmp_path, train__objective={"kind": f"{tmp_path}/mine.py:Reconstruction", "size": 3})
     happening = events(recipe, out=tmp_path / "half")
     sizes: set[torch.Size] = set()

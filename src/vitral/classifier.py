@@ -87,6 +87,7 @@ class Classifier:
 
         A model that is in a file of Python (`model.kind=mine.py:Mixer`) is loaded only if that file is in `code`."""
         weights, calibration = load_calibrated(source, code)
+        weights.check_head(str(source.folder if isinstance(source, Run) else source))
         if not weights.class_names:
             raise WeightsError(f"{source} has no classes, so there is nothing to answer with. Train it: it gets some.")
         return cls(weights, calibration)

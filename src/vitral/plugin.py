@@ -48,7 +48,8 @@ def load_stored_plugins(sha256s: Mapping[str, str], code: Code, who: str) -> dic
         path = name.rpartition(":")[0]
         if not files:
             raise RecipeError(
-                f"{who} was made with {name}, and a file of Python is not run by itself. If you trust it: --code {shlex.quote(path)}"
+                f"{who} was made with {name}, and a file of Python is not run by itself. If you trust it: "
+                f"--code {shlex.quote(path)}"
             )
         if sha256 not in digests:
             names = " and ".join(map(str, files))

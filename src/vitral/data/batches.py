@@ -46,6 +46,16 @@ class Batch:
         """The images in their full size, whatever the model looks at."""
         return self.images if self.full_size is None else self.full_size
 
+    def to(self, like: Tensor) -> "Batch":
+        """Where `like` is; images in its precision."""
+        return replace(
+            self,
+            images=self.images.to(like),
+            labels=self.labels.to(like.device),
+            targets=self.targets.to(like.device),
+            more_views=tuple(view.to(like) for view in self.more_views),
+        )
+
     def rows(self, rows: slice) -> "Batch":
         """These rows of the batch."""
         return Batch(
@@ -204,6 +214,12 @@ class Batches:
                 f"data.augment.own {self.augment.own} gives {shape}, and a batch of {tuple(images.shape)} was expected."
             )
         return changed
+
+    def views_of(self, numbers: NDArray[np.int64], batch_size: int = 256) -> Iterator[Batch]:
+        """Pictures in order, each in the views of epoch 0: to validate an objective that compares views."""
+        for start in range(0, len(numbers), batch_size):
+            samples = numbers[start : start + batch_size]
+            yield self._batch(samples, np.zeros_like(samples), 0)
 
     def moved(self, maps: Tensor, batch: Batch) -> Tensor:
         """Maps of the pictures before augmentation, (B, F, h, w), moved to where the batch's images show each place."""

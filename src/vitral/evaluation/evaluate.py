@@ -209,6 +209,7 @@ def evaluate(
 
     run = run if isinstance(run, Run) else Run.load(run)
     weights = run.weights(code)
+    weights.check_head(str(run.folder))
     run.check_writable()
     packed, numbers, labels, notes = _own(run, weights, source) if data is None else _other(run, weights, str(data))
     outputs = outputs_of_pack(weights.model, packed, numbers, weights.preprocess, mirrored)

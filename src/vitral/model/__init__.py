@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from vitral.errors import RecipeError
+from vitral.files import where_it_failed
 from vitral.model.config import ModelConfig, Regularise, UnresolvedConfig
 from vitral.plugin import Plugin, is_plugin
 
@@ -22,7 +23,42 @@ def build(config: ModelConfig, regularise: Regularise | None = None) -> "Model":
     >>> build(ViTConfig(image_size=32, patch_size=8, width=64, depth=2, heads=4, classes=10)).config.kind
     'vit'
     """
-    return model_class(config)(config, regularise)
+    kind = model_class(config)
+    if not config.built_by:
+        return kind(config, regularise)
+    try:
+        model = kind(config, regularise)
+    except Exception as error:  # of code that is not ours
+        raise RecipeError(f"model.kind {config.kind} cannot be built: {where_it_failed(error)}") from error
+    if getattr(model, "config", None) != config:
+        raise RecipeError(f"model.kind {config.kind} should keep its settings: self.config = config.")
+    return model
+
+
+def check_own(model: "Model") -> None:
+    """See whether a model of the user's own does what `interface.py` says, on two blank images; else a sentence."""
+    import torch
+
+    config, name = model.config, f"model.kind {model.config.kind}"
+    height, width = config.height_width
+    if height % config.stride or width % config.stride:
+        raise RecipeError(f"{name}: its stride, {config.stride}, does not divide model.image_size {height}×{width}.")
+    try:
+        with torch.no_grad():
+            tokens = model.eval().features(torch.zeros(2, config.channels, height, width), None)
+            if tokens.ndim != 3 or len(tokens) != 2:
+                raise RecipeError(
+                    f"{name}: features gives {tuple(tokens.shape)} for two images, and tokens, (2, T, D), are expected."
+                )
+            logits = model.logits(tokens)
+    except RecipeError:
+        raise
+    except Exception as error:  # of code that is not ours
+        raise RecipeError(f"{name} fails on two blank images: {where_it_failed(error)}") from error
+    if config.has_classes and any(one.shape != (2, config.classes) for one in logits):
+        shapes = ", ".join(str(tuple(one.shape)) for one in logits)
+        raise RecipeError(f"{name}: logits of {shapes} for two images and {config.classes} classes.")
+    model.train()
 
 
 def model_class(config: ModelConfig) -> "type[Model]":

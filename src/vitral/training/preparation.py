@@ -21,7 +21,7 @@ from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.errors import RecipeError
 from vitral.inference import outputs_of_pack
-from vitral.model import build, model_class, resolve
+from vitral.model import build, check_own, model_class, resolve
 from vitral.model.config import ModelConfig
 from vitral.model.interface import Model
 from vitral.plugin import Code, Plugin, is_plugin, load_plugins
@@ -39,6 +39,7 @@ from vitral.training.objectives.make import make_objective, objective_class
 from vitral.training.teacher import LoadedTeacher, find_teacher
 from vitral.version import __version__
 from vitral.weights.calibration import Calibration
+from vitral.weights.own import UNTRAINED
 from vitral.weights.pretrained import Pretrained, adapt, load_pretrained
 from vitral.weights.stored import digest
 
@@ -60,18 +61,24 @@ class Plan:
 
     def validate(self) -> dict[str, float]:
         """The figures of the validation pictures, for the weights that would be the result now."""
-        model: Any = self.learner.average.model.eval()
-        like = next(model.parameters())
+        learner, numbers = self.learner, self.pack.of("validation")
+        model: Any = learner.average.model.eval()
         if isinstance(self.batches, CachedFeatures):
             batches, model = self.batches.in_validation(), partial(self.batches.forward, model)
+        elif self.batches.view_sizes:  # an objective that compares views gets some here too, the same in every epoch
+            batches = self.batches.views_of(numbers)
         else:
-            batches = in_order(self.pack, self.pack.of("validation"), self.preprocess)
-        on_device = (replace(batch, images=batch.images.to(like)) for batch in batches)
-        return self.learner.objective.validate(model, on_device)
+            batches = in_order(self.pack, numbers, self.preprocess)
+        like = next(learner.model.parameters())
+        with torch.random.fork_rng():  # what an objective draws is the same in every epoch, too
+            torch.manual_seed(learner.train.seed)
+            figures = learner.objective.eval().validate(model, (batch.to(like) for batch in batches))
+        learner.objective.train()
+        return figures
 
     def calibrate(self, model: Model) -> Calibration | None:
         """Calibrate by pictures of train and validation, from cached features where there are any."""
-        if not model.config.has_classes:
+        if not (model.config.has_classes and self.learner.objective.needs_labels):
             return None
         if isinstance(self.batches, CachedFeatures):
             return calibrate(model, self.pack, self.batches.outputs)
@@ -149,7 +156,7 @@ def prepare(
         learner=Learner(model, recipe.train, objective, recipe.init, cache.forward if cache else None),
         steps=parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch,
         start=start,
-        about=_about(recipe.init.weights, start) if start else {},
+        about=_about(recipe.init.weights, start, objective),
         teacher=teacher.digest if teacher else None,
         code={name: plugin.sha256 for name, plugin in plugins.items()},
     )
@@ -180,6 +187,8 @@ def _build_model(
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
         model = build(config, recipe.train.regularise)
+        if is_plugin(config.kind):
+            check_own(model)
         model.fit_inputs(_some_images(pack, preprocess))
         if start:
             model.load_state_dict(start.model.state_dict())
@@ -264,11 +273,13 @@ def _load_start(
     return loaded
 
 
-def _about(weights: str, start: Pretrained) -> dict[str, str]:
-    """Where the weights come from, and their licence: it stays with all that is trained from them."""
-    origin = weights if weights.startswith("hf:") else name_of(weights)
-    about = {"origin": start.about.get("origin", origin), "licence": start.about.get("licence", "")}
-    return {name: text for name, text in about.items() if text}
+def _about(weights: str, start: Pretrained | None, objective: Objective) -> dict[str, str]:
+    """What goes on with the weights, wherever they are taken: where they began, their licence, what was not learnt."""
+    about = {} if objective.needs_labels else {UNTRAINED: "yes"}
+    if start:
+        origin = weights if weights.startswith("hf:") else name_of(weights)
+        about |= {"origin": start.about.get("origin", origin), "licence": start.about.get("licence", "")}
+    return {name: words for name, words in about.items() if words}
 
 
 def prepared(

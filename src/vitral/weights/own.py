@@ -19,6 +19,7 @@ from vitral.model.interface import Model
 from vitral.plugin import Code, is_plugin, load_stored_plugins
 from vitral.settings import FORMAT, Settings, check_format
 
+UNTRAINED = "head_untrained"  # in `about`: of a model that learnt without labels
 CODE = "code_sha256"  # in `about`: of the file that the model is in, where that is a user's own
 
 
@@ -30,6 +31,14 @@ class Weights:
     preprocess: Preprocess
     class_names: tuple[str, ...] = field(repr=False)  # there may be a thousand
     about: dict[str, str] = field(default_factory=dict)
+
+    def check_head(self, name: str) -> None:
+        """Refuse to answer with a head that has learnt nothing."""
+        if self.about.get(UNTRAINED):
+            raise WeightsError(
+                f"{name} learnt without labels, so its head has learnt nothing. Give it one: vitral train FOLDER "
+                f"init.weights={name}"
+            )
 
 
 class Header(Settings):

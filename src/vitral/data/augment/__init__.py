@@ -2,7 +2,7 @@
 
     crop → pad → flip → rotate, zoom, shear, shift → the policy's geometry      one resampling
     → the policy's colours → brightness → contrast → saturation → hue → grayscale → blur → solarize
-    → erase → mixup or cutmix
+    → erase → one's own → mixup or cutmix
 
 What happens to a picture is a function of seed, epoch, sample and copy, to the last bit: not of the size of the batch,
 the other pictures in it, or the number of threads. `mix` is the exception, as it must be: it looks at a neighbour.
