@@ -2,23 +2,36 @@
 
 import inspect
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from conftest import quick_digits, stopped
-from vitral import Classifier, RecipeError, Run, RunError, Step, WeightsError, evaluate, events, load_pretrained, train
+from vitral import (
+    Classifier,
+    RecipeError,
+    Run,
+    Step,
+    ViT,
+    WeightsError,
+    attention_maps,
+    evaluate,
+    events,
+    load_pretrained,
+    train,
+)
 from vitral.data.batches import Batch
 from vitral.model.interface import Model
 from vitral.recipe import Recipe
 from vitral.training.objectives import Objective
+from vitral.training.objectives.classification import Classification
 from vitral.training.preparation import prepared
 
 OWN = Path(__file__).parent / "own"
@@ -114,7 +127,7 @@ def test_it_resumes_to_the_bit_and_only_with_the_same_files(tmp_path: Path) -> N
     (tmp_path / "focal.py").write_text((OWN / "focal.py").read_text() + "# changed\n")
     with pytest.raises(RecipeError, match="it has changed since"):
         train(out=half, resume=True, code=code(tmp_path))
-    with pytest.raises(RunError, match="is not what .* was begun with"):
+    with pytest.raises(RecipeError, match="it has changed since"):
         train(recipe, out=half, resume=True)
     shutil.copy(OWN / "focal.py", tmp_path)
     again = train(out=half, resume=True, code=code(tmp_path))
@@ -172,20 +185,84 @@ def test_what_a_recipe_leaves_open_is_as_the_file_says(tmp_path: Path) -> None:
     assert prepared(recipe).learner.model.config.image_size == 32
 
 
-@pytest.mark.slow
+KILL = """
+import os, signal, sys
+from vitral import Recipe, Step, train
+
+def kill(event):
+    if isinstance(event, Step) and event.step == 25:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+train(Recipe.from_file("mine.toml"), out="run", listeners=[kill], save_every=0)
+"""
+
+
 def test_it_goes_on_to_the_bit_after_a_kill(tmp_path: Path) -> None:
-    """Of the process, by the system, at a moment of its own."""
-    recipe = own(tmp_path, train__epochs=3)
+    """Of the process, by the system, between two checkpoints."""
+    recipe = own(tmp_path, train__epochs=2)
     (tmp_path / "mine.toml").write_text(recipe.to_toml())
-    whole = train(recipe, out=tmp_path / "whole")
-    command = [sys.executable, "-m", "vitral", "train", "mine.toml", "--out", "run", "--save-every", "0"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE)
-    while not list((tmp_path / "run" / "checkpoints").glob("step-0000002*")):
-        assert process.poll() is None
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    done = subprocess.run([sys.executable, "-c", KILL], cwd=tmp_path, capture_output=True)
+    assert done.returncode == -signal.SIGKILL
     again = train(out=tmp_path / "run", resume=True, code=code(tmp_path))
-    assert again.record.weights == whole.record.weights
+    assert again.record.weights == train(recipe, out=tmp_path / "whole").record.weights
+
+
+class Interrupt(Exception):
+    """What a person's Ctrl-C is, at a place of its own."""
+
+
+def test_a_stop_in_the_middle_of_a_step_is_as_if_the_step_had_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stem whose BatchNorms remember each batch that they see."""
+    recipe = quick_digits().changed({"model.stem": "whitened", "train.epochs": 1})
+    whole = train(recipe, out=tmp_path / "whole")
+    loss = Classification.loss
+
+    def stopped_at_9(self: Classification, model: Model, batch: Batch, step: int, progress: float) -> Any:
+        answer = loss(self, model, batch, step, progress)
+        if step == 9 and (tmp_path / "half" / "run.json").exists():
+            raise Interrupt
+        return answer
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupt):
+        patched.setattr(Classification, "loss", stopped_at_9)
+        train(recipe, out=tmp_path / "half")
+    assert train(out=tmp_path / "half", resume=True).record.weights == whole.record.weights
+
+
+def test_a_vit_may_be_extended_and_ours_stays_ours(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from vitral import ViT, ViTConfig\n\n\nclass Wider(ViT):\n    config: ViTConfig\n\n\n"
+        "class Other(ViT):\n    config: ViTConfig\n"
+    )
+    settings = {"model.kind": f"{tmp_path}/mine.py:Wider", "model.patch_size": 2, "model.width": 32, "model.heads": 2}
+    recipe = quick_digits().changed({**settings, "model.depth": 1})
+    model = prepared(recipe).learner.model
+    assert type(model).__name__ == "Wider" and model.config.block_count == 1
+    assert type(prepared(quick_digits()).learner.model) is ViT
+    run = train(recipe.changed({"train.epochs": 1}), out=tmp_path / "run")
+    assert attention_maps(run.weights(tmp_path / "mine.py").model, torch.zeros(1, 1, 8, 8)).shares.shape[-1] == 17
+
+
+def test_whole_numbers_and_shared_tensors_of_a_model_come_back(tmp_path: Path) -> None:
+    text = (
+        (OWN / "mixer.py")
+        .read_text()
+        .replace(
+            "        self.norm, self.head",
+            "        import torch\n        self.register_buffer('place', torch.arange(16).flip(0))\n"
+            "        self.register_buffer('fixed', torch.ones(1), persistent=False)\n"
+            "        self.again = self.embed\n        self.norm, self.head",
+        )
+        .replace("self.embed(images).flatten(2)", "(self.embed(images) * self.fixed).flatten(2)[:, :, self.place]")
+    )
+    recipe = own(tmp_path)
+    (tmp_path / "mixer.py").write_text(text)
+    run = train(recipe, out=tmp_path / "run")
+    weights = run.weights(tmp_path / "mixer.py")
+    assert weights.model.get_buffer("place").dtype == torch.int64
+    assert evaluate(run, code=tmp_path / "mixer.py").loss == pytest.approx(run.metrics[-1]["validation_loss"], rel=0.5)
 
 
 @pytest.mark.parametrize(
@@ -293,6 +370,7 @@ class Reconstruction(Objective):
     def loss(self, model: Model, batch: Batch, step: int, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
         other = batch.more_views[0] if batch.more_views else batch.images
         noise = torch.rand(()) * 0.01  # follows from seed and step
+        noise = noise + self.get_buffer("steps") / 100  # so that a resume which forgets them is noticed
         gap = self.guess(model.pool(model.features(batch.images)))[:, 0] - other.mean(dim=(1, 2, 3)) + noise
         return gap.square().mean(), {"gap": gap.abs().mean()}
 
@@ -319,4 +397,6 @@ def test_an_objective_may_have_layers_views_and_no_labels(tmp_path: Path) -> Non
     whole, again = train(recipe, out=tmp_path / "whole"), train(out=tmp_path / "half", resume=True, code=files)
     assert again.record.weights == whole.record.weights
     assert "validation_gap" in whole.metrics[-1] and "validation_accuracy" not in whole.metrics[-1]
+    figures = [[line.get("validation_gap") for line in run.metrics] for run in (whole, again)]
+    assert figures[0] == figures[1]
     assert not any("guess" in name for name in whole.weights(files).model.state_dict())

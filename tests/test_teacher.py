@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
 from conftest import quick_digits, stopped, vit
-from vitral import Classifier, RecipeError, Run, RunError, train
+from vitral import Classifier, RecipeError, Run, train
 from vitral.data.augment.geometry import flips
 from vitral.data.batches import in_order
 from vitral.inference import outputs_of_pack
@@ -196,13 +196,15 @@ def test_what_is_wrong_with_a_teacher_is_told(name: str, told: str, tmp_path: Pa
         lesson.logits(next(plan.batches.starting_at(1))[1])
 
 
-def test_another_teacher_in_between_is_noticed(tmp_path: Path) -> None:
+def test_another_teacher_in_between_is_noticed_and_none_is_run_by_itself(tmp_path: Path) -> None:
     source = tmp_path / "mine.py"
     source.write_text("def teach(images): return images.flatten(1)[:, :10]\n")
     run = stopped(taught(f"{source}:teach"), tmp_path / "run", after=2)
-    source.write_text("def teach(images): return images.flatten(1)[:, 10:20]\n")
-    with pytest.raises(RunError, match="is not the one that .* was begun with"):
+    with pytest.raises(RecipeError, match="a file of Python is not run by itself"):
         train(out=run, resume=True)
+    source.write_text("def teach(images): return images.flatten(1)[:, 10:20]\n")
+    with pytest.raises(RecipeError, match="it has changed since"):
+        train(out=run, resume=True, code=source)
 
 
 # ---- what a CNN sees at each place

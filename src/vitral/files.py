@@ -4,11 +4,11 @@ import csv
 import hashlib
 import io
 import os
-import runpy
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from traceback import extract_tb, walk_tb
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 from vitral.errors import RecipeError
@@ -54,14 +54,25 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def run_python(path: str) -> dict[str, Any]:
-    """All that a Python file of the user's defines, by name."""
-    if not Path(path).is_file():
-        raise RecipeError(f"There is no file {path}.")
+def run_python(path: str, sha256: str | None = None) -> tuple[dict[str, Any], str]:
+    """All that a Python file of the user's defines, by name; and the sha256 of what was run, which must be `sha256`."""
     try:
-        return runpy.run_path(path, run_name=OWN)  # unlike an import it leaves no bytecode behind
+        content = Path(path).read_bytes()
+    except OSError:
+        raise RecipeError(f"There is no file {path}.") from None
+    digest = hashlib.sha256(content).hexdigest()  # of these very bytes: the file may change meanwhile
+    if sha256 is not None and digest != sha256:
+        raise RecipeError(f"{path} has changed just now.")
+    module, before = ModuleType(OWN), sys.modules.get(OWN)
+    module.__file__ = path
+    sys.modules[OWN] = module  # while it runs: dataclasses and pydantic look for names there
+    try:
+        exec(compile(content, path, "exec"), vars(module))
     except (Exception, SystemExit) as error:
         raise RecipeError(_what_went_wrong(path, error)) from error
+    finally:
+        sys.modules.pop(OWN) if before is None else sys.modules.update({OWN: before})
+    return vars(module), digest
 
 
 def where_it_failed(error: BaseException) -> str:

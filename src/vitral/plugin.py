@@ -30,6 +30,11 @@ def is_plugin(name: str) -> bool:
     return ".py:" in name
 
 
+def files_of(code: Code) -> list[str | Path]:
+    """One file, or several."""
+    return [code] if isinstance(code, str | Path) else list(code)
+
+
 def load_plugins(names: Iterable[str]) -> dict[str, Plugin]:
     """Run the files that a person has typed, each once, and take out of them what the names say."""
     paths = {name: Path(name.rpartition(":")[0]) for name in names}
@@ -39,7 +44,7 @@ def load_plugins(names: Iterable[str]) -> dict[str, Plugin]:
 def load_stored_plugins(sha256s: Mapping[str, str], code: Code, who: str) -> dict[str, Plugin]:
     """Run files for the names that `who` has stored, `sha256s` by name: only files that the person has named in `code`,
     and that are what they were."""
-    files = [Path(code)] if isinstance(code, str | Path) else [Path(file) for file in code]
+    files = [Path(file) for file in files_of(code)]
     for file in files:
         if not file.is_file():
             raise RecipeError(f"There is no file {file}.")
@@ -57,16 +62,18 @@ def load_stored_plugins(sha256s: Mapping[str, str], code: Code, who: str) -> dic
                 f"{names} is not the {path} that {who} was made with: it has changed since. Bring back the file whose "
                 f"sha256 begins with {sha256[:12]}, or train again."
             )
-    return _load({name: digests[sha256] for name, sha256 in sha256s.items()})
+    return _load(
+        {name: digests[sha256] for name, sha256 in sha256s.items()}, {path: sha for sha, path in digests.items()}
+    )
 
 
-def _load(paths: Mapping[str, Path]) -> dict[str, Plugin]:
-    defined = {path: run_python(str(path)) for path in dict.fromkeys(paths.values())}
+def _load(paths: Mapping[str, Path], sha256s: Mapping[Path, str] | None = None) -> dict[str, Plugin]:
+    defined = {path: run_python(str(path), (sha256s or {}).get(path)) for path in dict.fromkeys(paths.values())}
     plugins = {}
     for name, path in paths.items():
-        inside, values = name.rpartition(":")[2], defined[path]
+        inside, (values, sha256) = name.rpartition(":")[2], defined[path]
         if inside not in values:
             public = [known for known, value in values.items() if getattr(value, "__module__", "") == OWN]
             raise RecipeError(f"{path} has no {inside}. It has: {', '.join(public) or 'nothing'}.")
-        plugins[name] = Plugin(values[inside], values, sha256_of(path))
+        plugins[name] = Plugin(values[inside], values, sha256)
     return plugins

@@ -117,7 +117,7 @@ class Recipe(Settings):
     @property
     def plugins(self) -> tuple[str, ...]:
         """What it names in a user's own Python files, such as mine.py:Mixer."""
-        names = (self.model.kind, self.train.objective.kind, self.data.augment.own)
+        names = (self.model.kind, self.train.objective.kind, self.data.augment.own, self.teacher.source)
         return tuple(name for name in names if is_plugin(name))
 
     def changed(self, settings: Mapping[str, Any]) -> "Recipe":
@@ -127,7 +127,8 @@ class Recipe(Settings):
             settings = {"train.budget": "none", **settings}
         kind = settings.get("model.kind", values["model"]["kind"])
         if kind != values["model"]["kind"]:  # another kind has other settings
-            values["model"] = {name: values["model"][name] for name in ("image_size", "channels", "classes")}
+            shared = ("image_size", "channels", "classes")
+            values["model"] = {name: values["model"][name] for name in shared if name in values["model"]}
             settings = {"model.kind": kind, **settings}
         for name, value in settings.items():
             _set(values, name, value)

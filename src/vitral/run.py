@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vitral.errors import RunError, WeightsError
 from vitral.files import as_csv, sha256_of, write_whole
-from vitral.plugin import Code, Plugin, load_stored_plugins
+from vitral.plugin import Code, Plugin, is_plugin, load_stored_plugins
 from vitral.recipe import Recipe
 from vitral.settings import FORMAT, check_format
 
@@ -205,7 +205,9 @@ class Run:
 
     def plugins(self, code: Code) -> dict[str, Plugin]:
         """The user's own code that the recipe names, if its files are in `code`."""
-        return load_stored_plugins(self.record.code or {}, code, str(self.folder))
+        record, teacher = self.record, self.recipe.teacher.source
+        teachers = {teacher: record.teacher or ""} if is_plugin(teacher) else {}
+        return load_stored_plugins({**(record.code or {}), **teachers}, code, str(self.folder))
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

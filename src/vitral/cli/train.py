@@ -102,7 +102,9 @@ def _load_recipe(
     if not has_pictures(name, settings):
         return find_recipe(name).changed(settings), {}
     if earlier and Run.is_run(earlier):
-        return Run.load(earlier).recipe.changed({"data.source": name, **settings}), {}
+        run = Run.load(earlier)
+        run.plugins(code)  # what it names is not typed by this person: without --code a sentence
+        return run.recipe.changed({"data.source": name, **settings}), {}
     from vitral.recipes.choose import choose
 
     choice = choose(name, settings, code)
@@ -224,7 +226,7 @@ def _train(
         console.print("There are no test pictures, so nobody knows how good it is. Add some, and train again.")
         return None
     with console.status("Measuring on the test pictures, drawing …"):
-        evaluation = evaluate(run, source=display.pack, code=_code_of(run) if recipe else code)
+        evaluation = evaluate(run, source=display.pack, code=[*_code_of(recipe), *code])
     print_evaluation(evaluation)
     return evaluation
 
@@ -232,14 +234,14 @@ def _train(
 def _print_resume(run: "Run", again: str) -> None:
     """Print where a stopped run is, and the command that goes on with it."""
     console.print(f"What it has learnt so far is in {run.folder}. Go on from here:", soft_wrap=True)
-    needs = "".join(f" --code {shlex.quote(file)}" for file in _code_of(run))
+    needs = "".join(f" --code {shlex.quote(file)}" for file in _code_of(run.recipe))
     again = again or f"--out {shlex.quote(str(run.folder))} --resume{needs}"
     console.print(f"    vitral train {again}", soft_wrap=True)
 
 
-def _code_of(run: "Run") -> list[str]:
-    """The Python files that its recipe names."""
-    return list(dict.fromkeys(name.rpartition(":")[0] for name in run.record.code or {}))
+def _code_of(recipe: "Recipe | None") -> list[str]:
+    """The Python files that a recipe names."""
+    return list(dict.fromkeys(name.rpartition(":")[0] for name in recipe.plugins)) if recipe else []
 
 
 @contextmanager

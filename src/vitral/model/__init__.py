@@ -55,6 +55,11 @@ def check_own(model: "Model") -> None:
         raise
     except Exception as error:  # of code that is not ours
         raise RecipeError(f"{name} fails on two blank images: {where_it_failed(error)}") from error
+    inside = [name for layer in model.layers() for name in layer.parameters]
+    if sorted(inside) != sorted(name for name, _ in model.named_parameters()):
+        raise RecipeError(f"{name}: layers() should have every parameter once.")
+    if config.has_classes and not any(layer.part == "head" for layer in model.layers()):
+        raise RecipeError(f"{name}: layers() has no head. Keep the classifier in self.head, or write layers().")
     if config.has_classes and any(one.shape != (2, config.classes) for one in logits):
         shapes = ", ".join(str(tuple(one.shape)) for one in logits)
         raise RecipeError(f"{name}: logits of {shapes} for two images and {config.classes} classes.")
@@ -90,5 +95,7 @@ def resolve(config: ModelConfig, plugins: Mapping[str, Plugin]) -> ModelConfig:
         )
     if missing := sorted({"image_size", "channels", "classes"} - settings.model_fields.keys()):
         raise RecipeError(f"{name}: its settings have no {', '.join(missing)}.")
-    settings.built_by, settings.code_sha256 = plugin.value, plugin.sha256
-    return settings.read(config.write(), "model.")
+    # A class of its own: two models of a file may share their settings, and a ViT of the user's own is no ViT of ours.
+    inside = {"__annotations__": {"kind": str}, "built_by": plugin.value, "code_sha256": plugin.sha256}
+    own: type[ModelConfig] = type(settings.__name__, (settings,), {"__module__": settings.__module__, **inside})
+    return own.read(config.write(), "model.")

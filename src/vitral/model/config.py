@@ -242,7 +242,7 @@ class ViTConfig(ModelConfig):
     @classmethod
     def _is_known(cls, values: Any) -> Any:
         kind = values.get("kind", "vit") if isinstance(values, dict) else "vit"
-        if kind != "vit":
+        if kind != "vit" and not is_plugin(str(kind)):
             raise ValueError(f"model.kind is {kind}, and should be vit, or a class in a Python file: mine.py:Mixer.")
         return values
 

@@ -171,7 +171,7 @@ class ViT(Model):
 
     def at(self, image_size: int | tuple[int, int]) -> Self:
         """A copy of the model made for another image size: its position table is resampled once, here, not in use."""
-        config = ViTConfig.read({**self.config.write(), "image_size": image_size}, "model.")
+        config = type(self.config).read({**self.config.write(), "image_size": image_size}, "model.")
         with torch.device("meta"):
             model = type(self)(config, self.regularise)
         state = self.positions.baked(self.state_dict(), config.grid)

@@ -95,7 +95,7 @@ def has_pictures(name: str, settings: Mapping[str, object] | None = None) -> boo
 
 def _from_python(path: str, name: str) -> Recipe:
     """The recipe of this name in a Python file, which is run."""
-    values = run_python(path)
+    values, _ = run_python(path)
     recipes = [known for known, value in values.items() if isinstance(value, Recipe)]
     if name in recipes:
         return values[name]

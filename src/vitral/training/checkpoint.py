@@ -45,6 +45,12 @@ def write_checkpoint(folder: Path, progress: TrainingState, tensors: dict[str, T
     """Write a checkpoint whole (write, flush, rename), then remove all but the newest; returns its path."""
     folder.mkdir(exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
+    # Two names of a user's own model may share one tensor, which safetensors refuses to write twice.
+    places: set[int] = set()
+    for name, tensor in tensors.items():
+        if tensor.data_ptr() in places:
+            tensors[name] = tensor.clone()
+        places.add(tensor.data_ptr())
     metadata = {"format": FORMAT, "sha256": _sha256(tensors), "progress": _to_table(progress)}
     path = folder / f"step-{progress.step:08}.safetensors"
     write_whole(path, safetensors.torch.save(tensors, {"vitral": json.dumps(metadata)}))

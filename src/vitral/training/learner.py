@@ -53,6 +53,7 @@ class Learner:
             later=self.init.thaw > 0,
             extra=self.objective,
         )
+        self.computing = False  # whether gradients are half done
         self.best: dict[str, Tensor] = {}  # the weights of the best epoch, where `choose` asks for them
         self.device = next(model.parameters()).device
         self.objective.to(self.device)
@@ -86,6 +87,7 @@ class Learner:
         for norm in _batch_norms(self.model):  # the running statistics of a frozen one stay, too
             norm.train(_learns(norm))
         self.buffers = [buffer.clone() for buffer in self._buffers()]  # as they were: see `discard`
+        self.computing = True
         count, parts = len(batch.samples), self.train.accumulate
         loss, figures = torch.zeros((), device=self.device), dict[str, Tensor]()
         autocast = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
@@ -101,6 +103,7 @@ class Learner:
             loss += mean.detach() * share
             for name, value in named.items():
                 figures[name] = figures.get(name, 0.0) + value.detach() * share
+        self.computing = False
         return loss, figures
 
     def discard(self) -> None:
@@ -108,6 +111,7 @@ class Learner:
         self.optimizers.zero_grad()
         for buffer, before in zip(self._buffers(), self.buffers, strict=True):
             buffer.copy_(before)
+        self.computing = False
 
     def refit_norms(self, batches: Batches, after: int, progress: float) -> None:
         """Measure the statistics of BatchNorms anew, for the weights of the result: after few steps, or with averaged
@@ -126,7 +130,8 @@ class Learner:
         self.optimizers.step()
         self.optimizers.zero_grad()
         self.average.update(step)
-        self.objective.after_step(self.model, step)
+        with _seed_torch(self.train, step, part=self.train.accumulate):
+            self.objective.after_step(self.model, step)
 
     def patches_seen(self, progress: float) -> float:
         """The share of the patches that the model looks at when so much of the training is done, 0 to 1."""
@@ -227,7 +232,9 @@ def freeze_trunk(model: Model) -> None:
 
 
 def _learns(module: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in module.parameters())
+    """Whether any of its parameters does; a norm that has none is never frozen."""
+    parameters = list(module.parameters())
+    return not parameters or any(parameter.requires_grad for parameter in parameters)
 
 
 def _batch_norms(model: Model) -> list[nn.Module]:

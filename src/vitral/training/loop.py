@@ -14,7 +14,7 @@ from torch import Tensor
 from vitral.data.sources import Index
 from vitral.data.sources.python import PythonSource, open_python
 from vitral.errors import RecipeError
-from vitral.plugin import Code, Plugin, load_plugins
+from vitral.plugin import Code, Plugin, files_of, load_plugins
 from vitral.recipe import Recipe
 from vitral.run import Choices, Run
 from vitral.training.preparation import Plan, prepare
@@ -154,8 +154,9 @@ def events(
     if earlier and earlier.record.state == "finished":
         yield Finished(earlier, earlier.record.seconds or 0.0)
         return
-    # The files that the caller's recipe names are run; those of a stored recipe are not.
-    plugins = load_plugins(recipe.plugins) if has_recipe or earlier is None else earlier.plugins(code)
+    # Files that the person names are run: in the recipe, or in `code`. What is stored runs none.
+    named = [*files_of(code), *(name.rpartition(":")[0] for name in recipe.plugins if has_recipe)]
+    plugins = earlier.plugins(named) if earlier else load_plugins(recipe.plugins)
     plan = yield from _make_plan(recipe, index, start, plugins, code)
     session = Session.begin(recipe, plan, earlier, out, started_at)
     learner, progress = plan.learner, session.progress

@@ -29,7 +29,7 @@ from vitral.progress import Progress, drain
 from vitral.recipe import Recipe
 from vitral.run import Choices, DataIdentity, Machine, Record, name_of
 from vitral.training.calibration import calibrate
-from vitral.training.config import Init, Rising, parse_budget
+from vitral.training.config import Fixed, Init, Rising, parse_budget
 from vitral.training.feature_cache import CachedFeatures, cache_features
 from vitral.training.learner import Learner, freeze, freeze_trunk
 from vitral.training.objectives import Objective
@@ -70,10 +70,12 @@ class Plan:
         else:
             batches = in_order(self.pack, numbers, self.preprocess)
         like = next(learner.model.parameters())
-        with torch.random.fork_rng():  # what an objective draws is the same in every epoch, too
+        with torch.random.fork_rng(), torch.no_grad():  # what an objective draws is the same in every epoch, too
             torch.manual_seed(learner.train.seed)
             figures = learner.objective.eval().validate(model, (batch.to(like) for batch in batches))
         learner.objective.train()
+        if wanted := {"loss", *learner.objective.figures} - figures.keys():
+            raise RecipeError(f"{learner.objective.plugin}: validate tells no {', '.join(sorted(wanted))}.")
         return figures
 
     def calibrate(self, model: Model) -> Calibration | None:
@@ -129,14 +131,14 @@ def prepare(
     """
     device = choose_device(recipe.train.device)
     plugins = load_plugins(recipe.plugins) if plugins is None else plugins
-    index = open_source(recipe.data) if index is None else index
-    index = index if splits is None else replace(index, splits=splits)
     learns_by = objective_class(recipe.train, plugins)
+    index = open_source(recipe.data, unsorted=not learns_by.needs_labels) if index is None else index
+    index = index if splits is None else replace(index, splits=splits)
     config = complete(resolve(recipe.model, plugins), index, learns_by.needs_labels)
-    _check_model(recipe, config)
+    _check_model(recipe, config, learns_by)
     # What may be missing is loaded before the pictures are packed, which may take minutes.
     start = _load_start(recipe.init, config, index.class_names, start, code)
-    teacher = find_teacher(recipe.teacher, index.class_names)
+    teacher = find_teacher(recipe.teacher, index.class_names, plugins, code)
     pack = yield from _pack_pictures(recipe, config, index, learns_by)
     preprocess = _with_statistics(preprocess_of(recipe, config), recipe, pack)
     model = _build_model(recipe, config, pack, preprocess, start, device)
@@ -158,7 +160,7 @@ def prepare(
         start=start,
         about=_about(recipe.init.weights, start, objective),
         teacher=teacher.digest if teacher else None,
-        code={name: plugin.sha256 for name, plugin in plugins.items()},
+        code={name: plugin.sha256 for name, plugin in plugins.items() if name != recipe.teacher.source},
     )
 
 
@@ -330,11 +332,17 @@ def preprocess_of(recipe: Recipe, config: ModelConfig) -> Preprocess:
     )
 
 
-def _check_model(recipe: Recipe, config: ModelConfig) -> None:
+def _check_model(recipe: Recipe, config: ModelConfig, learns_by: type[Objective]) -> None:
     """Refuse what the model cannot do, before minutes have passed."""
     train, kind = recipe.train, model_class(config)
     start = train.image_size.start if isinstance(train.image_size, Rising) else 1.0
     config.check_batch(max(1, train.batch_size // train.accumulate), start)
+    augment = recipe.data.augment
+    if len(learns_by.views) > 1 and (augment.mixup or augment.cutmix or (start, train.patches) != (1.0, Fixed())):
+        raise RecipeError(
+            "The objective compares views of a picture: data.augment.mixup, cutmix, train.patches and train.image_size "
+            "do not go with that."
+        )
     if isinstance(train.patches, Rising) and not kind.drops_patches:
         raise RecipeError(f"train.patches rises, and a model of kind {config.kind} cannot leave patches out.")
     if isinstance(train.image_size, Rising) and not kind.any_size:

@@ -120,8 +120,18 @@ class Session:
         cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, started_at: float
     ) -> "Session":
         """Make the run folder, or bring everything to where the last checkpoint of the `earlier` run was."""
+        run, lock = (earlier, earlier.lock()) if earlier else Run.reserve(out or free_folder(recipe.data.source))
+        try:
+            return cls._begin(recipe, plan, run, earlier, started_at, lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _begin(
+        cls, recipe: Recipe, plan: Plan, run: Run, earlier: Run | None, started_at: float, lock: "BaseFileLock"
+    ) -> "Session":
         if earlier is None:
-            run, lock = Run.reserve(out or free_folder(recipe.data.source))
             choices, pace = find_fastest(recipe.train, plan)
             record = plan.record(datetime.now(UTC), choices)
             run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
@@ -129,7 +139,6 @@ class Session:
             _run_baseline(recipe, run, plan)
             progress = TrainingState(planned=_planned_steps(recipe, plan, started_at, pace))
             return cls(run, plan, recipe, record, progress, _budget_notes(recipe, started_at), lock, started_at, pace)
-        lock = earlier.lock()
         before = earlier.record
         now = {"device": plan.learner.device.type, "threads": get_num_threads()}
         record = plan.record(datetime.now(UTC), before.choices.model_copy(update=now))
@@ -260,12 +269,11 @@ class Session:
         if not all(map(math.isfinite, validation.values())):
             self.unfinished = True  # nothing to go on from
             raise _divergence(progress.step)
-        finite = [loss for loss in progress.losses if math.isfinite(loss)]
-        figures = {name: math.fsum(values) / len(values) for name, values in progress.figures.items()}
+        figures = {name: _mean_of_finite(values) for name, values in progress.figures.items()}
         epoch = Epoch(
             epoch=progress.step // plan.batches.steps_per_epoch,
             step=progress.step,
-            train={"loss": math.fsum(finite) / max(1, len(finite)), **figures},
+            train={"loss": _mean_of_finite(progress.losses), **figures},
             validation=validation,
             waited=self.waited / (time.perf_counter() - self.epoch_started_at),
             seconds=self.seconds,
@@ -290,6 +298,8 @@ class Session:
         """Write a checkpoint, the metrics, the weights and the record, and release the run folder."""
         learner = self.plan.learner
         try:
+            if learner.computing:  # stopped in the middle of a step: as if it had not begun
+                learner.discard()
             if not self.unfinished and self.progress.step:
                 self.save()
             self._write_metrics()  # after the checkpoint, which has the steps of an unfinished epoch itself
@@ -343,6 +353,12 @@ class Session:
             lines.append({"event": "epoch", **vars(epoch)})
         self.progress.metrics = self.run.append_metrics(lines)
         self.progress.losses, self.progress.figures = [], {}
+
+
+def _mean_of_finite(values: list[float]) -> float:
+    """The mean of those that are numbers; steps that were skipped are not."""
+    finite = [value for value in values if math.isfinite(value)]
+    return math.fsum(finite) / max(1, len(finite))
 
 
 def _run_baseline(recipe: Recipe, run: Run, plan: Plan) -> None:

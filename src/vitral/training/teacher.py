@@ -7,7 +7,7 @@ batch has them; loaded weights see them as they were trained to.
 
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from torch.nn.functional import interpolate
 
 from vitral.data.pack import Pack
 from vitral.errors import RecipeError
-from vitral.files import run_python, sha256_of
+from vitral.files import sha256_of
 from vitral.model.resnet import is_resnet, resnet_of
+from vitral.plugin import Code, Plugin, is_plugin
 from vitral.training.config import Teacher
 from vitral.weights.pretrained import load_pretrained, raw_weights_of
 from vitral.weights.stored import RawWeights, digest
@@ -37,15 +38,15 @@ class LoadedTeacher:
     see: Teach | None = None  # of a CNN: → (B, F, h, w)
 
 
-def find_teacher(settings: Teacher, class_names: tuple[str, ...]) -> LoadedTeacher | None:
+def find_teacher(
+    settings: Teacher, class_names: tuple[str, ...], plugins: Mapping[str, Plugin], code: Code = ()
+) -> LoadedTeacher | None:
     """Load the recipe's teacher, which must know these classes; None where there is none. Takes no time to speak of."""
     if settings.source == "none":
         return None
-    script, _, name = settings.source.rpartition(":")
-    if script.endswith(".py"):
-        return LoadedTeacher(
-            _check_logits(_load_python(script, name), settings.source, class_names), sha256_of(Path(script))
-        )
+    if is_plugin(settings.source):
+        plugin = plugins[settings.source]
+        return LoadedTeacher(_check_logits(_callable(plugin, settings), settings.source, class_names), plugin.sha256)
     if settings.source.endswith((".npz", ".onnx")):
         path = Path(settings.source)
         if not path.is_file():
@@ -55,7 +56,7 @@ def find_teacher(settings: Teacher, class_names: tuple[str, ...]) -> LoadedTeach
     stored = raw_weights_of(settings.source)
     if is_resnet(stored.tensors):
         return _load_cnn(stored, settings.source, class_names)
-    return LoadedTeacher(_load_weights(settings.source, class_names), digest(stored.tensors.values()))
+    return LoadedTeacher(_load_weights(settings.source, class_names, code), digest(stored.tensors.values()))
 
 
 def _check_logits(teach: Teach, source: str, class_names: tuple[str, ...]) -> Teach:
@@ -93,8 +94,8 @@ def _load_cnn(stored: RawWeights, source: str, class_names: tuple[str, ...]) -> 
     return LoadedTeacher(lambda images: cnn(images)[:, order], digest(stored.tensors.values()), cnn.features)
 
 
-def _load_weights(source: str, class_names: tuple[str, ...]) -> Teach:
-    pretrained = load_pretrained(source)
+def _load_weights(source: str, class_names: tuple[str, ...], code: Code) -> Teach:
+    pretrained = load_pretrained(source, code=code)
     order = _order(pretrained.class_names, class_names, source)
     model, preprocess = pretrained.model.eval(), pretrained.preprocess
 
@@ -112,14 +113,12 @@ def _order(known: tuple[str, ...], class_names: tuple[str, ...], source: str) ->
     return torch.tensor([known.index(name) for name in class_names])
 
 
-def _load_python(path: str, name: str) -> Teach:
-    values = run_python(path)
-    if not callable(teach := values.get(name)):
-        callables = [known for known, value in values.items() if callable(value) and not known.startswith("_")]
+def _callable(plugin: Plugin, settings: Teacher) -> Teach:
+    if not callable(plugin.value):
+        path, _, name = settings.source.rpartition(":")
+        callables = [known for known, value in plugin.names.items() if callable(value) and not known.startswith("_")]
         raise RecipeError(f"teacher.source: {path} has no function {name}. It has: {', '.join(callables) or 'none'}.")
-    if isinstance(teach, nn.Module):
-        teach.eval()
-    return teach
+    return plugin.value.eval() if isinstance(plugin.value, nn.Module) else plugin.value
 
 
 def _load_onnx(path: Path) -> Teach:

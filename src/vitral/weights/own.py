@@ -74,9 +74,23 @@ def write_weights(path: Path, weights: Weights) -> None:
     ).write()
     if not header["about"]:
         del header["about"]
-    tensors = {name: tensor.detach().float().cpu().contiguous() for name, tensor in weights.model.state_dict().items()}
+    own = is_plugin(config.kind)
+    tensors = {
+        name: _storable(tensor, own).clone() if own else _storable(tensor, own)  # two names may share one tensor there
+        for name, tensor in weights.model.state_dict().items()
+    }
     metadata = {"vitral": json.dumps(header, ensure_ascii=False)}
     write_whole(path, safetensors.torch.save(tensors, metadata=metadata))
+
+
+# As safetensors calls them.
+WHOLE_NUMBERS = {torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.uint8: "U8", torch.bool: "BOOL"}
+
+
+def _storable(tensor: torch.Tensor, own: bool) -> torch.Tensor:
+    """In float32; the whole numbers of a user's own model, such as places in a table, stay what they are."""
+    whole = own and tensor.dtype in WHOLE_NUMBERS
+    return (tensor if whole else tensor.float()).detach().cpu().contiguous()
 
 
 def read_weights(path: Path, code: Code = ()) -> Weights:
@@ -92,9 +106,13 @@ def read_weights(path: Path, code: Code = ()) -> Weights:
             specs = {name: _describe(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
         # On the meta device a model has shapes and no memory: a header that claims a huge model costs nothing.
         config = _config(path, header, code)
-        with torch.device("meta"):
+        with torch.device("cpu" if is_plugin(config.kind) else "meta"):  # who knows what a user's own does when built
             model = build(config)
-        expected = {name: ("F32", tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
+        own = is_plugin(config.kind)
+        expected = {
+            name: (WHOLE_NUMBERS.get(tensor.dtype, "F32") if own else "F32", tuple(tensor.shape))
+            for name, tensor in model.state_dict().items()
+        }
         _compare(path, specs, expected)
         model.load_state_dict(safetensors.torch.load_file(path), assign=True)
     except (safetensors.SafetensorError, OSError) as error:

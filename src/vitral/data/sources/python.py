@@ -50,6 +50,13 @@ def open_python(pictures: PythonSource, data: Data) -> Index:
         labels.append(label)
         digests.append(digest_of(picture).hex())
     storage.digests = digests
+    if len({tuple(getattr(one, "classes", None) or ()) for one in sets.values()}) > 1:
+        raise DataError(f"The splits of {name} do not name the same classes in the same order.")
+    for place in range(min(3, len(places))):
+        if digest_of(storage.read(place)).hex() != digests[place]:
+            raise DataError(
+                f"{name} gives another picture each time it is asked: leave what is random to data.augment."
+            )
     numbers, class_names = _classes(labels, getattr(next(iter(sets.values())), "classes", None), name)
     digits = len(str(len(places)))
     samples = [f"{split}/{number:0{digits}}" if split else f"{number:0{digits}}" for split, number in places]

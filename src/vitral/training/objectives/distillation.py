@@ -114,6 +114,10 @@ class Distillation(Objective):
         loss = (1 - weight) * label + weight * self.lesson.loss(batch, student)
         return loss, {"accuracy": accuracy(torch.stack(heads).mean(dim=0), batch.labels)}
 
+    def copy(self) -> "Distillation":
+        """The teacher and what it has said is shared: it does not learn."""
+        return Distillation(self.classification, self.lesson)
+
     def validate(self, model: Model, batches: Iterable[Batch]) -> dict[str, float]:
         """The loss and the accuracy by the labels alone, without the teacher."""
         return self.classification.validate(model, batches)
