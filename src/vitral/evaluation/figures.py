@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from vitral.data.config import Augment
 from vitral.evaluation.metrics import BINS
 from vitral.look.explain import DEFAULT
-from vitral.look.figures import GREEN, RED, Theme, caption, figure, show_image, theme, where_it_looked
-from vitral.look.maps import attending
+from vitral.look.figures import GREEN, RED, Theme, caption, draw_attention, figure, show_image, theme
+from vitral.look.maps import as_vit
 from vitral.look.readings import METHODS, answer_by_head
 from vitral.recipe import Recipe
 
@@ -295,11 +295,11 @@ def attention(evaluation: "Evaluation", most: int = 10) -> None:
     """Where it looked: one picture of each class, as far as there is room."""
     labels = evaluation.labels
     chosen = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)[:most]]
-    model, preprocess = attending(evaluation.weights.model), evaluation.weights.preprocess
+    model, preprocess = as_vit(evaluation.weights.model), evaluation.weights.preprocess
     pictures = evaluation.images(chosen)
     images = preprocess.normalise(torch.from_numpy(pictures)).to(next(model.parameters()))
     spoke = METHODS[DEFAULT](model, images).cpu()  # (n, down, across)
     maps = answer_by_head(model, images)[:, 0].cpu()  # (n, heads, down, across)
     names, predicted = evaluation.weights.class_names, evaluation.outputs.predicted
     captions = [f"is {caption(names[labels[i]], 22)},\nsays {caption(names[predicted[i]], 22)}" for i in chosen]
-    where_it_looked(evaluation.folder / "attention.png", pictures, spoke.numpy(), maps.numpy(), captions)
+    draw_attention(evaluation.folder / "attention.png", pictures, spoke.numpy(), maps.numpy(), captions)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vitral.evaluation.report.facts import facts
 from vitral.evaluation.report.pictures import pictures
 from vitral.files import write_whole
-from vitral.look.page import rendered
+from vitral.look.page import render
 
 if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
@@ -22,7 +22,7 @@ REPORT = "report.html"
 def write_report(evaluation: "Evaluation") -> Path:
     """Write the page beside evaluation.json, and say where it is."""
     template = files(__package__).joinpath(REPORT).read_text(encoding="utf-8")
-    page = rendered(template, {**facts(evaluation), "shown": pictures(evaluation)}, share=_share, number=_number)
+    page = render(template, {**facts(evaluation), "shown": pictures(evaluation)}, share=_share, number=_number)
     path = evaluation.folder / REPORT
     with evaluation.run.writing():
         write_whole(path, page)

@@ -15,8 +15,8 @@ from vitral.evaluation.report.facts import plain
 from vitral.look.explain import DEFAULT
 from vitral.look.gallery import SMALL, as_uri, picture_uri
 from vitral.look.grading import RANDOM, Grade, grade
-from vitral.look.maps import attending
-from vitral.look.overlay import lit
+from vitral.look.maps import as_vit
+from vitral.look.overlay import overlay_map
 from vitral.look.readings import METHODS
 from vitral.look.sheets import as_picture
 
@@ -87,13 +87,13 @@ def _looked(evaluation: "Evaluation") -> dict[str, Any]:
     wrong, right = figures.chosen_wrong(evaluation, LOOKED), figures.chosen_right(evaluation, LOOKED)
     chosen = np.concatenate([wrong, right])
     tiles, grades = _tiles(evaluation, chosen), list[Grade]()
-    model, preprocess = attending(evaluation.weights.model), evaluation.weights.preprocess
+    model, preprocess = as_vit(evaluation.weights.model), evaluation.weights.preprocess
     temperature = float(evaluation.calibration.temperature) if evaluation.calibration else 1.0
     pictures = evaluation.images(chosen)
     images = preprocess.normalise(torch.from_numpy(pictures)).to(next(model.parameters()))
     for tile, i, picture, image in zip(tiles, chosen, pictures, images, strict=True):
         map = METHODS[DEFAULT](model, image[None])[0].cpu()
-        tile |= {"map": picture_uri(lit(picture, map.numpy())), "better": None, "verdict": ""}
+        tile |= {"map": picture_uri(overlay_map(picture, map.numpy())), "better": None, "verdict": ""}
         if model.config.positions.kind != "relative":  # else no patch can be left out
             said = int(evaluation.outputs.predicted[i])
             result = grade(model, image, map, said, temperature=temperature)
