@@ -186,8 +186,8 @@ def _below(bottom: "SubFigure", explanation: Explanation, rows: list[list[tuple[
             axes.set_title(name, fontsize=9, fontweight="normal")
     legend = (
         f"{explanation.method}: {MEANINGS[explanation.method]}. Bright is much; each map has a scale of its own and is "
-        "smoothed between the centres of the patches. White outline: the fewest patches that hold half of the map. Blocks "
-        "and heads are counted from 0."
+        "smoothed between the centres of the patches. White outline: the fewest patches that hold half of the map. "
+        "Blocks and heads are counted from 0."
     )
     style: Any = {"ha": "left", "fontsize": 9, "color": LIGHT.soft, "linespacing": 1.3}
     bottom.supxlabel("\n".join(textwrap.wrap(legend, int(14.5 * WIDE))), x=0.01, **style)

@@ -153,7 +153,7 @@ def _show_positions(axes: "Axes", own: Tensor, table: Tensor) -> None:  # each (
 
 
 def draw_patches(to: To, image: Images, layout: TokenLayout, tokens: Tensor, *, dark: bool = False) -> None:  # (T, D)
-    """Draw a picture, its patches in reading order, and the row of tokens that they become (equation 1 of the paper)."""
+    """Draw a picture, its patches in reading order, and the row of tokens they become: equation (1) as a figure."""
     (_, height, width), (down, across), colours = image.shape, layout.grid, theme(dark)
     count, patch = down * across, height // down
     cut = f"{count} patches of {patch}×{patch}"

@@ -1,7 +1,7 @@
-"""`report.html`: all that is known about a run on one page, for a browser, for paper, for mail.
+"""Write `report.html`: all that is known about a run on one page, for a browser, for paper, for mail.
 
-The page is one file: no network, no script, nothing beside it. `facts` gathers what it says as plain values, `pictures`
-what it shows, and report.html, a Jinja template that escapes all names, puts them in order.
+The page is one file: no network, no script, nothing beside it. `facts` gathers its text as plain values, `pictures`
+its images, and report.html, a Jinja template that escapes all names, puts them in order.
 """
 
 from importlib.resources import files
@@ -20,7 +20,7 @@ REPORT = "report.html"
 
 
 def write_report(evaluation: "Evaluation") -> Path:
-    """Write the page beside evaluation.json, and say where it is."""
+    """Write the page beside evaluation.json; returns its path."""
     template = files(__package__).joinpath(REPORT).read_text(encoding="utf-8")
     page = render(template, {**facts(evaluation), "shown": pictures(evaluation)}, share=_share, number=_number)
     path = evaluation.folder / REPORT

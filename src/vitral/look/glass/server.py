@@ -202,9 +202,8 @@ class Handler(BaseHTTPRequestHandler):
         if now is None or whole is None:
             return None
         labels = now.top(ROWS)
-        labels += [
-            label for label in whole.top(1) if label not in labels
-        ]  # the first answer to the whole picture stays in sight
+        # The first answer to the whole picture stays in sight.
+        labels += [label for label in whole.top(1) if label not in labels]
         names = self.server.inspected.class_names
         rows = [
             {
