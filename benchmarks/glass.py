@@ -148,9 +148,9 @@ def main() -> None:
                 threading.Thread(target=server.serve_forever, daemon=True).start()
                 took = measure(browser, server.url, config, asked.times)
                 server.shutdown()
-                size = server.subject.maps_bytes / 1e6
+                size = server.inspected.maps_bytes / 1e6
                 cells = "  ".join(told(took[what]) for what in ("hover", "occlusion", "picture"))
-                print(f"{name:19}{server.subject.tokens:8}{size:12.1f} {cells}")
+                print(f"{name:19}{server.inspected.tokens:8}{size:12.1f} {cells}")
             late += [f"{name}: {what}" for what in ("hover", "occlusion") if np.percentile(took[what], 95) > ENOUGH]
         browser.close()
     print(

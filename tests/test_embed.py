@@ -23,7 +23,7 @@ from vitral.cli import vitral
 from vitral.data.sources.layout import arrange
 from vitral.errors import RunError
 from vitral.evaluation import embed as module
-from vitral.evaluation.embed import LOOKING, SHARD, Embedded, embed, identity, on_a_plane
+from vitral.evaluation.embed import LOOKING, SHARD, Embeddings, embed, identity, on_a_plane
 from vitral.look.embedding_map import _free_cells, draw_map
 from vitral.progress import Progress
 
@@ -36,7 +36,7 @@ import os, signal, sys
 from vitral.cli import main
 from vitral.evaluation import embed as module
 
-module.MAPPED = {MAPPED}
+module.MOST_ON_MAP = {MAPPED}
 """
 
 KILLED_AT_THE_SECOND_SHARD = """
@@ -58,16 +58,16 @@ MAIN = "main(sys.argv[1:])"
 @pytest.fixture(scope="module", autouse=True)
 def _small_maps() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MAPPED", MAPPED)
+        patch.setattr(module, "MOST_ON_MAP", MAPPED)
         yield
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Embedded:
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Embeddings:
     return embed(WEIGHTS, "digits", tmp_path_factory.mktemp("embedded") / "digits")
 
 
-def test_a_vector_is_what_the_head_sees(digits: Embedded, seven: NDArray[np.uint8]) -> None:
+def test_a_vector_is_what_the_head_sees(digits: Embeddings, seven: NDArray[np.uint8]) -> None:
     pretrained = load_pretrained(WEIGHTS)
     row = int(np.flatnonzero(digits.labels == 7)[0])
     with torch.inference_mode():
@@ -75,7 +75,7 @@ def test_a_vector_is_what_the_head_sees(digits: Embedded, seven: NDArray[np.uint
     np.testing.assert_allclose(digits.vectors[row], expected.numpy(), atol=1e-5)
 
 
-def test_the_file_holds_all_that_belongs_together(digits: Embedded) -> None:
+def test_the_file_holds_all_that_belongs_together(digits: Embeddings) -> None:
     with np.load(digits.folder / "embeddings.npz", allow_pickle=False) as told:
         assert set(told) == {"samples", "labels", "class_names", "splits", "vectors"}
         assert told["vectors"].dtype == np.float32 and told["vectors"].shape == (1_797, 32)
@@ -85,7 +85,7 @@ def test_the_file_holds_all_that_belongs_together(digits: Embedded) -> None:
         assert (told["splits"] == "test").sum() == 360
 
 
-def test_the_nearest_are_those_of_a_plain_comparison(digits: Embedded, seven: NDArray[np.uint8]) -> None:
+def test_the_nearest_are_those_of_a_plain_comparison(digits: Embeddings, seven: NDArray[np.uint8]) -> None:
     row = int(np.flatnonzero(digits.labels == 7)[0])
     expected = cosine_similarity(np.asarray(digits.vectors))[row]
     found = digits.nearest(seven, 20)
@@ -95,7 +95,7 @@ def test_the_nearest_are_those_of_a_plain_comparison(digits: Embedded, seven: ND
 
 
 @pytest.mark.slow
-def test_killed_and_gone_on_is_the_same_as_never_killed(digits: Embedded, tmp_path: Path) -> None:
+def test_killed_and_gone_on_is_the_same_as_never_killed(digits: Embeddings, tmp_path: Path) -> None:
     arguments = ["embed", str(WEIGHTS), "digits", "--out", str(tmp_path / "killed")]
     script = COMMAND + KILLED_AT_THE_SECOND_SHARD + MAIN
     killed = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True)

@@ -65,7 +65,7 @@ def test_every_metric_is_told_everywhere(evaluation: Evaluation, metric: Metric,
     folder, number = evaluation.run.folder, metric.text(evaluation.metrics.figures[metric.name].value)
     stored = json.loads((folder / "evaluation.json").read_text())
     assert stored["figures"][metric.name]["value"] == evaluation.metrics.figures[metric.name].value
-    assert (metric.name in stored["uncalibrated"]) == metric.tempered
+    assert (metric.name in stored["uncalibrated"]) == metric.uses_temperature
     page = (folder / "report.html").read_text()
     assert f'id="figure-{metric.name}"' in page and f">{metric.title}</th>" in page
     with console.capture() as output:

@@ -24,9 +24,9 @@ from PIL import Image
 
 from conftest import FIXTURES
 from vitral import Classifier, DataError, Preprocess, RecipeError, Run, ViT, ViTConfig
-from vitral.look import inspected_model as subjects
+from vitral.look import inspected_model
 from vitral.look.glass.server import MODULES, MOST_BYTES, PAGE, Glass, Handler
-from vitral.look.glass.shelf import KEPT, Shelf, Shown, examples
+from vitral.look.glass.shelf import MOST_UPLOADS, Shelf, ShelfPicture, examples
 from vitral.look.inspected_model import InspectedModel
 from vitral.look.maps import attention_maps
 from vitral.look.readings import METHODS, class_attention
@@ -135,7 +135,7 @@ def test_the_page_comes_whole_and_may_load_nothing_from_elsewhere(glass: Glass) 
         assert reply.headers["X-Content-Type-Options"] == "nosniff"
         text = reply.content.decode().replace("http://www.w3.org/2000/svg", "")
         assert "http://" not in text and "https://" not in text and "//cdn" not in text
-    folder = Path(subjects.__file__).parent / "glass" / "page"
+    folder = Path(inspected_model.__file__).parent / "glass" / "page"
     assert {found.name for found in folder.iterdir()} == {*PAGE, *(f"{name}.js" for name in MODULES)}
 
 
@@ -261,18 +261,18 @@ def test_an_upload_that_stalls_is_dropped_without_a_word(
 
 
 def test_what_goes_wrong_in_the_middle_of_an_answer_ends_it(glass: Glass, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glass.subject, "maps", breaks_after_one_block(glass))
+    monkeypatch.setattr(glass.inspected, "maps", breaks_after_one_block(glass))
     with socket.create_connection(glass.server_address[:2], timeout=10) as client:  # type: ignore[arg-type]
         client.sendall(b"GET /api/pictures/0/maps HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         told = b"".join(iter(lambda: client.recv(65_536), b""))  # it ends: closed
     head, _, body = told.partition(b"\r\n\r\n")
-    assert f"Content-Length: {glass.subject.maps_bytes}".encode() in head
-    assert len(body) == glass.subject.maps_bytes // 3 and b"HTTP/1.1" not in body
+    assert f"Content-Length: {glass.inspected.maps_bytes}".encode() in head
+    assert len(body) == glass.inspected.maps_bytes // 3 and b"HTTP/1.1" not in body
 
 
 def breaks_after_one_block(glass: Glass) -> Callable[[Any], Iterator[bytes]]:
     """As its maps where the memory of the machine ends."""
-    whole = glass.subject.maps
+    whole = glass.inspected.maps
 
     def broken(pixels: Any) -> Iterator[bytes]:
         yield next(whole(pixels))
@@ -282,10 +282,10 @@ def breaks_after_one_block(glass: Glass) -> Callable[[Any], Iterator[bytes]]:
 
 
 def test_only_the_newest_pictures_are_kept(glass: Glass) -> None:
-    shown = Shown(np.zeros((3, 32, 40), np.uint8), "example")
+    shown = ShelfPicture(np.zeros((3, 32, 40), np.uint8), "example")
     shelf = Shelf(PREPROCESS, [shown])
-    numbers = [shelf.add(noise(seed)) for seed in range(KEPT + 1)]
-    assert shelf[0] is shown and numbers == list(range(1, KEPT + 2))
+    numbers = [shelf.add(noise(seed)) for seed in range(MOST_UPLOADS + 1)]
+    assert shelf[0] is shown and numbers == list(range(1, MOST_UPLOADS + 2))
     assert shelf[numbers[1]].pixels.tolist() == PREPROCESS.resized(noise(1)).tolist()
     with pytest.raises(DataError, match="There is no picture 1 any more"):
         shelf[numbers[0]]
@@ -295,7 +295,7 @@ def test_the_maps_are_those_of_attention_maps(glass: Glass) -> None:
     reply = ask(glass, "GET", f"/api/pictures/{put(glass, noise(3))['number']}/maps")
     expected = attention_maps(lively(CONFIG), images_of(noise(3)), blocks="all", queries="all").shares[0]
     found = np.frombuffer(reply.content, "<f2").reshape(expected.shape).astype(np.float32)
-    assert reply.headers["Content-Length"] == str(glass.subject.maps_bytes) == str(found.size * 2)
+    assert reply.headers["Content-Length"] == str(glass.inspected.maps_bytes) == str(found.size * 2)
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-3, atol=1e-7)
     assert found.std() > 0.03  # there is something to see
 
@@ -389,19 +389,19 @@ def test_the_page_is_told_what_the_model_is(glass: Glass, path: Path) -> None:
     ],
 )
 def test_the_page_is_told_which_tokens_the_answer_is_read_from(weights: str, extra: int, answer: str) -> None:
-    told = InspectedModel.load(FIXTURES / weights).told()
-    tokens = list(range(extra + told["grid"][0] * told["grid"][1]))
+    facts = InspectedModel.load(FIXTURES / weights).page_facts()
+    tokens = list(range(extra + facts["grid"][0] * facts["grid"][1]))
     expected = {"class": tokens[:1], "extra": tokens[:extra], "patches": tokens[extra:]}[answer]
-    assert (len(told["extra"]), list(told["answer"])) == (extra, expected)
+    assert (len(facts["extra"]), list(facts["answer"])) == (extra, expected)
 
 
 def test_a_run_brings_its_own_test_pictures(trained: Run, seven: NDArray[np.uint8]) -> None:
-    subject = InspectedModel.load(trained.folder)
-    shown = examples(trained.folder, subject.preprocess)
+    inspected = InspectedModel.load(trained.folder)
+    shown = examples(trained.folder, inspected.preprocess)
     tested = {sample: label for sample, label, split in trained.split if split == "test"}
     assert [one.label for one in shown] == [str(digit) for digit in range(10)]
     assert all(tested[one.name] == one.label for one in shown)
-    answer = subject.answer(subject.preprocess.resized(seven))
+    answer = inspected.answer(inspected.preprocess.resized(seven))
     expected = Classifier.load(trained).predict(seven)
     assert answer is not None and answer.probabilities.max() == pytest.approx(expected.probability, abs=1e-5)
     assert answer.distance == pytest.approx(expected.distance, rel=1e-4)  # calibrated, as elsewhere
@@ -416,26 +416,26 @@ def test_a_run_whose_pictures_are_gone_has_others(run_copy: Path) -> None:
 
 
 def test_weights_without_classes_have_maps_and_no_answer(tmp_path: Path) -> None:
-    subject = InspectedModel.load(
+    inspected = InspectedModel.load(
         weights_file(tmp_path, CONFIG.model_copy(update={"classes": 0, "head": Head(kind="none")}))
     )
     pixels = PREPROCESS.resized(noise())
-    assert subject.answer(pixels) is None and len(list(subject.maps(pixels))) == 3
-    assert subject.told()["methods"] == ["rollout"] and subject.reading(pixels, "rollout").shape == (4, 5)
+    assert inspected.answer(pixels) is None and len(list(inspected.maps(pixels))) == 3
+    assert inspected.page_facts()["methods"] == ["rollout"] and inspected.reading(pixels, "rollout").shape == (4, 5)
 
 
 def test_with_relative_positions_it_says_why_no_patch_goes_off(tmp_path: Path) -> None:
     relative = ViTConfig(
         image_size=(32, 40), patch_size=8, width=32, depth=1, heads=2, classes=7, positions=Positions(kind="relative")
     )
-    subject = InspectedModel.load(weights_file(tmp_path, relative))
-    assert "no patch can be left out" in subject.told()["fixed"]
+    inspected = InspectedModel.load(weights_file(tmp_path, relative))
+    assert "no patch can be left out" in inspected.page_facts()["fixed"]
     with pytest.raises(RecipeError, match="no patch can be left out"):
-        subject.answer(PREPROCESS.resized(noise()), [1])
+        inspected.answer(PREPROCESS.resized(noise()), [1])
 
 
 def test_maps_that_no_page_could_hold_are_refused(glass: Glass, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subjects, "MOST_MAPS", glass.subject.maps_bytes - 1)
+    monkeypatch.setattr(inspected_model, "MOST_MAPS", glass.inspected.maps_bytes - 1)
     assert "too much for a page" in ask(glass, "GET", "/api/pictures/0/maps").error
     assert "23 tokens" in ask(glass, "GET", "/api/model").json["no_maps"]
 

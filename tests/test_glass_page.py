@@ -395,7 +395,7 @@ def test_a_server_that_has_gone_is_told(browser: Any, glass: Glass) -> None:
 def test_a_server_that_breaks_off_in_the_middle_of_the_maps_is_told(
     browser: Any, glass: Glass, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(glass.subject, "maps", breaks_after_one_block(glass))
+    monkeypatch.setattr(glass.inspected, "maps", breaks_after_one_block(glass))
     opened = Window(browser, glass.url)
     opened.page.wait_for_selector("#trouble:has-text('does not answer any more')")
     opened.wait(state="ready")

@@ -25,12 +25,12 @@ from vitral.data.config import Data, Resize
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
 from vitral.errors import VitralError
-from vitral.evaluation.report.pictures import LOOKED
+from vitral.evaluation.report.pictures import MOST_MAPS
 from vitral.look.explain import DEFAULT, Explainer, sharp
 from vitral.look.gallery import card, write_gallery
 from vitral.look.grading import curves
 from vitral.look.inspected_model import InspectedModel
-from vitral.look.overlay import lit, outline
+from vitral.look.overlay import outline, overlay_map
 from vitral.look.readings import METHODS, class_attention
 from vitral.weights.own import Weights
 
@@ -145,13 +145,13 @@ def test_with_relative_positions_the_map_is_there_and_not_graded() -> None:
     model = ViT(ViTConfig.read({**TINY.write(), "positions": {"kind": "relative"}}))
     seen = Preprocess(image_size=(32, 32), channels=3, mean=(0.5,) * 3, std=(0.5,) * 3)
     names = tuple("abcdefghij")
-    found = Explainer(InspectedModel("relative", Weights(model, seen, names))).look(np.zeros((40, 40, 3), np.uint8))
+    found = Explainer(InspectedModel("relative", Weights(model, seen, names))).explain(np.zeros((40, 40, 3), np.uint8))
     assert found.grade is None and "no patch can be left out" in found.verdict and found.map.shape == (4, 4)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_can_be_asked_for(method: str, trained: Run, seven: NDArray[np.uint8]) -> None:
-    found = Explainer.load(trained.folder, method).look(seven)
+    found = Explainer.load(trained.folder, method).explain(seven)
     expected = METHODS[method](vit(trained.weights().model), trained.weights().preprocess(seven)[None])[0]
     np.testing.assert_allclose(found.map, expected.numpy(), atol=1e-6)
     assert set(found.maps) == set(METHODS) and list(found.heads) == [0]
@@ -184,7 +184,9 @@ def test_the_picture_of_a_figure_is_sharper_and_shows_the_same() -> None:
 def test_what_is_marked_is_bright_and_outlined() -> None:
     map = np.zeros((4, 4), np.float32)
     map[1, 2] = 1
-    shown = np.asarray(lit(np.full((3, 64, 64), 128, np.uint8), map).resize((4, 4), Image.Resampling.BOX), int).sum(2)
+    shown = np.asarray(
+        overlay_map(np.full((3, 64, 64), 128, np.uint8), map).resize((4, 4), Image.Resampling.BOX), int
+    ).sum(2)
     assert np.unravel_index(shown.argmax(), (4, 4)) == (1, 2)
     edges = {frozenset(edge) for edge in outline(map)}
     assert edges == {
@@ -197,19 +199,19 @@ def test_what_is_marked_is_bright_and_outlined() -> None:
 def test_the_report_shows_where_it_looked_when_right_and_when_wrong(trained: Run) -> None:
     evaluation = evaluate(trained)
     page = Page((trained.folder / "report.html").read_text(encoding="utf-8"))
-    wrong = min(LOOKED, int((~evaluation.right).sum()))
+    wrong = min(MOST_MAPS, int((~evaluation.right).sum()))
     assert wrong and "When it was wrong" in page.text and "When it was right" in page.text
-    assert sum(one["alt"] == "Where it looked" for one in page.all("img")) == wrong + LOOKED
-    assert f"of these {wrong + LOOKED} pictures; by luck" in page.text
+    assert sum(one["alt"] == "Where it looked" for one in page.all("img")) == wrong + MOST_MAPS
+    assert f"of these {wrong + MOST_MAPS} pictures; by luck" in page.text
 
 
 @pytest.fixture(scope="module")
 def gallery(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with pictures of which some maps are good and some not, and one that could not be read."""
-    index, looker = open_source(Data(source="digits")), Explainer.load(trained.folder)
-    found = [looker.look(index.storage.read(int(number)), f"{number}.png") for number in index.of("test")[:12]]
+    index, explainer = open_source(Data(source="digits")), Explainer.load(trained.folder)
+    found = [explainer.explain(index.storage.read(int(number)), f"{number}.png") for number in index.of("test")[:12]]
     path = tmp_path_factory.mktemp("gallery") / "index.html"
-    write_gallery(path, [card(one, one.name) for one in found], ["a.png is empty."], "digits", looker.method)
+    write_gallery(path, [card(one, one.name) for one in found], ["a.png is empty."], "digits", explainer.method)
     return path
 
 
@@ -235,8 +237,8 @@ def test_on_photographs_the_default_explains_better_than_chance_and_than_random_
     large_data: Callable[[str], Path],
 ) -> None:
     pictures = sorted((large_data("imagenette-mini") / "val").rglob("*.JPEG"))[::10]
-    looker = Explainer.load(large_data("weights/vit_tiny_patch16_224"))
-    grades = [found.grade for found in map(looker.look, pictures) if found.grade]
+    explainer = Explainer.load(large_data("weights/vit_tiny_patch16_224"))
+    grades = [found.grade for found in map(explainer.explain, pictures) if found.grade]
     assert len(grades) == len(pictures) >= 20
     assert sum(one.better for one in grades) >= 0.8 * len(grades)  # 99 % of 200: docs/decisions/0012-which-map.md
     deletion, chance, untrained = (

@@ -15,7 +15,7 @@ from vitral.look import plots, readings
 from vitral.look.figures import DARK, LIGHT
 from vitral.look.maps import layout_of
 
-FIGURES = ["filters", "positions", "distances", "sine_table", "resampling", "patches", "depth", "colours", "kept"]
+FIGURES = ["filters", "positions", "distances", "sine_table", "resampling", "patches", "depth", "colours", "top_mass"]
 MODELS: dict[str, dict[str, Any]] = {
     "grey": {"channels": 1},
     "wide": {"image_size": [8, 24], "tokens": {"kind": "class", "registers": 3}},
@@ -45,7 +45,7 @@ def draw(figure: str, kind: str, *, dark: bool = False, seed: int = 0) -> NDArra
         "patches": (arrays[0], layout_of(model, images), tokens),
         "depth": (readings.tokens_through_depth(model, images),),
         "colours": (arrays, readings.feature_colours(readings.patch_features(model, images))),
-        "kept": (arrays, readings.class_token_map(model, images)),
+        "top_mass": (arrays, readings.class_token_map(model, images)),
     }
     file = BytesIO()
     getattr(plots, f"draw_{figure}")(file, *given[figure], dark=dark)
@@ -80,7 +80,7 @@ def test_the_dark_one_has_a_dark_ground_and_the_same_size(figure: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("figure", ["kept", *slowly(*sorted(set(FIGURES) - {"kept"}))])
+@pytest.mark.parametrize("figure", ["top_mass", *slowly(*sorted(set(FIGURES) - {"top_mass"}))])
 def test_other_numbers_give_another_figure(figure: str) -> None:
     first, again, other = draw(figure, "grey"), draw(figure, "grey"), draw(figure, "grey", seed=1)
     assert np.array_equal(first, again)

@@ -21,7 +21,7 @@ from vitral.data.sources import open_source
 from vitral.errors import DataError, RunError
 from vitral.evaluation import probe as module
 from vitral.evaluation.metrics import share
-from vitral.evaluation.probe import FOLDS, Probed, Task, _folds, _method, _neighbours, _regression, probe
+from vitral.evaluation.probe import FOLDS, ProbeResult, Task, _folds, _method, _neighbours, _regression, probe
 from vitral.progress import silent
 from vitral.recipes.choose import choose
 from vitral.run import name_of
@@ -31,7 +31,7 @@ NAMES = np.array([f"{number}.png" for number in range(60)])
 
 
 @pytest.fixture(scope="module")
-def digits() -> Probed:
+def digits() -> ProbeResult:
     return probe(WEIGHTS, "digits")
 
 
@@ -59,7 +59,7 @@ def task(test_labels: np.ndarray | None = None) -> Task:
     return Task({"noise": noise, "good": good}, 150, labels[:150], test, np.arange(150) // 3 % FOLDS, silent)
 
 
-def test_a_backbone_that_knows_nothing_still_tells_digits_apart(digits: Probed) -> None:
+def test_a_backbone_that_knows_nothing_still_tells_digits_apart(digits: ProbeResult) -> None:
     """Random weights are a random projection: far above one in ten, and far below what is learnt."""
     assert digits.tested == 360 and digits.learnt == 1_437 and digits.classes == 10
     for method in (digits.knn, digits.linear):
@@ -115,18 +115,18 @@ def test_every_class_is_in_every_fold_and_groups_stay_whole(monkeypatch: pytest.
     groups = [str(number // 7) for number in range(len(index.samples))]
     folds = _folds(replace(index, groups=groups), learn)
     assert all(len({folds[at] for at in np.flatnonzero(np.array(groups)[learn] == one)}) == 1 for one in set(groups))
-    monkeypatch.setattr(module, "CHOOSING", 100)
+    monkeypatch.setattr(module, "MOST_TO_CHOOSE", 100)
     assert (_folds(index, learn) >= 0).sum() == 100
 
 
-def test_what_is_kept_can_be_read_again(digits: Probed, tmp_path: Path) -> None:
-    assert Probed.load(digits.save(tmp_path / "deep" / "folder")) == digits
+def test_what_is_kept_can_be_read_again(digits: ProbeResult, tmp_path: Path) -> None:
+    assert ProbeResult.load(digits.save(tmp_path / "deep" / "folder")) == digits
     (tmp_path / "broken.json").write_text("{}")
     with pytest.raises(RunError, match="broken.json is not a probe"):
-        Probed.load(tmp_path / "broken.json")
+        ProbeResult.load(tmp_path / "broken.json")
 
 
-def test_only_probes_of_the_same_pictures_stand_beside_it(digits: Probed, tmp_path: Path) -> None:
+def test_only_probes_of_the_same_pictures_stand_beside_it(digits: ProbeResult, tmp_path: Path) -> None:
     better = replace(
         digits, weights="better", weights_sha256="b" * 64, linear=replace(digits.linear, right=360, wrong=())
     )
@@ -139,7 +139,7 @@ def test_only_probes_of_the_same_pictures_stand_beside_it(digits: Probed, tmp_pa
     assert found.high < 0 and "better has" in found.verdict
 
 
-def test_other_weights_of_one_name_stand_beside_it_too(digits: Probed, tmp_path: Path) -> None:
+def test_other_weights_of_one_name_stand_beside_it_too(digits: ProbeResult, tmp_path: Path) -> None:
     namesake = replace(digits, weights_sha256="a" * 64)
     saved = [one.save(tmp_path) for one in (digits, namesake, digits, namesake)]
     assert saved[:2] == saved[2:] and len(set(saved)) == 2
@@ -207,5 +207,5 @@ def test_weights_have_a_name(weights: str, name: str) -> None:
 def test_vit_tiny_is_good_for_photographs(large_data: Callable[[str], Path], name: str, least: float) -> None:
     """Measured: 72 of 75, 148 of 153, 197 of 200; in 12 to 75 seconds from the command on, on 2 busy cores."""
     large_data(name)
-    probed = probe(large_data("weights") / "vit_tiny_patch16_224", name)
-    assert probed.linear.accuracy.value >= least
+    result = probe(large_data("weights") / "vit_tiny_patch16_224", name)
+    assert result.linear.accuracy.value >= least

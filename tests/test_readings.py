@@ -20,13 +20,13 @@ from vitral.look.readings import (
     class_token_map,
     feature_colours,
     first_filters,
-    kept_mass,
     patch_features,
     position_similarity,
     resampled_positions,
     rollout,
     sine_table,
     tokens_through_depth,
+    top_mass,
 )
 from vitral.model.config import Regularise
 from vitral.model.positions import RESAMPLE
@@ -180,7 +180,7 @@ MEDIAN: Any = "median"
         (lambda m, x: rollout(m, x, discard=1.0), "from 0 up to, and not including, 1"),
         (lambda m, x: rollout(m, x, fuse=MEDIAN), "heads are fused by mean, max or min"),
         (lambda m, x: class_token_map(m, x, block=3), "There is no block 3: the model has 3, numbered 0 to 2."),
-        (lambda m, x: kept_mass(x, 0), "a share above 0 and up to 1"),
+        (lambda m, x: top_mass(x, 0), "a share above 0 and up to 1"),
         (lambda m, x: sine_table(100, 3), "an even width"),
         (lambda m, x: resampled_positions(m, (0, 3)), "has no patches"),
     ],
@@ -234,7 +234,7 @@ ROWS = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=12).filter(lambd
 
 @given(ROWS, st.floats(0.05, 1))
 def test_no_fewer_patches_hold_so_much(row: list[float], mass: float) -> None:
-    kept = kept_mass(torch.tensor(row), mass).tolist()
+    kept = top_mass(torch.tensor(row), mass).tolist()
     held = sorted((value for value, keep in zip(row, kept, strict=True) if keep), reverse=True)
     assert held and sum(held) >= (mass - 1e-6) * sum(row)
     assert sum(held[:-1]) < (mass + 1e-6) * sum(row)  # without the least of them it is too little
@@ -244,7 +244,7 @@ def test_no_fewer_patches_hold_so_much(row: list[float], mass: float) -> None:
 
 def test_rows_are_thresholded_each_for_itself() -> None:
     rows = torch.tensor([[[0.7, 0.1, 0.2]], [[0.2, 0.3, 0.3]]])
-    assert kept_mass(rows).tolist() == [[[True, False, False]], [[False, True, True]]]
+    assert top_mass(rows).tolist() == [[[True, False, False]], [[False, True, True]]]
 
 
 def test_features_are_those_of_the_patches_as_the_model_is_used() -> None:

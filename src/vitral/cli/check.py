@@ -100,7 +100,7 @@ def _draw(report: "Report", folder: Path, recipe: "Recipe | None") -> None:
         index = report.index
         config = complete(recipe.model.model_copy(update={"classes": 0}), index)
         preprocess = preprocess_of(recipe, config)
-        check_sheets.augmented(index, preprocess, recipe.data.augment, recipe.train.seed, folder / "augmented.png")
+        check_sheets.augmentation(index, preprocess, recipe.data.augment, recipe.train.seed, folder / "augmented.png")
 
 
 def _print_report(report: "Report", folder: Path) -> None:

@@ -11,7 +11,7 @@ from vitral.cli.terminal import ProgressBar, code_option, console, print_table, 
 
 if TYPE_CHECKING:
     from vitral.data.config import Data
-    from vitral.evaluation.embed import Embedded, Neighbour
+    from vitral.evaluation.embed import Embeddings, Neighbour
 
 
 @click.command()
@@ -50,17 +50,17 @@ def command(
 
     folder = out or Path("embeddings") / last_name(source) / name_of(weights)
     with ProgressBar() as tell:
-        embedded = embed(weights, data_of(source, settings), folder, tell=tell, code=code)
-    neighbours = _nearest(embedded, nearest, count) if nearest else []
+        embeddings = embed(weights, data_of(source, settings), folder, tell=tell, code=code)
+    neighbours = _nearest(embeddings, nearest, count) if nearest else []
     if as_json:
-        result: dict[str, object] = {"folder": str(folder), "shape": list(embedded.vectors.shape)}
+        result: dict[str, object] = {"folder": str(folder), "shape": list(embeddings.vectors.shape)}
         if nearest:
             result["nearest"] = [neighbour._asdict() for neighbour in neighbours]
         click.echo(json.dumps(result))
         return
-    for note in (*embedded.weights.notes, *embedded.pack.index.notes, *embedded.pack.notes):
+    for note in (*embeddings.weights.notes, *embeddings.pack.index.notes, *embeddings.pack.notes):
         console.print(printable(note))
-    pictures, width = embedded.vectors.shape
+    pictures, width = embeddings.vectors.shape
     console.print(f"{pictures:,} pictures, {width:,} numbers each.", style="bold")
     if nearest:
         _print_neighbours(neighbours, nearest)
@@ -82,20 +82,20 @@ def data_of(source: str, settings: tuple[str, ...]) -> "Data":
     return Recipe().changed({**changes, "data.source": source}).data
 
 
-def _nearest(embedded: "Embedded", picture: Path, count: int) -> list["Neighbour"]:
+def _nearest(embeddings: "Embeddings", picture: Path, count: int) -> list["Neighbour"]:
     """The pictures that are most like this one, nearest first; drawn as nearest.png."""
     import numpy as np
 
     from vitral.look.embedding_map import draw_nearest, tile
 
-    neighbours = embedded.nearest(picture, count)
+    neighbours = embeddings.nearest(picture, count)
     rows = np.array([neighbour.number for neighbour in neighbours])
     tiles = [
         tile(pixels, f"{neighbour.similarity:.3f}  {neighbour.label}", neighbour.sample)
-        for pixels, neighbour in zip(embedded.images(rows), neighbours, strict=True)
+        for pixels, neighbour in zip(embeddings.images(rows), neighbours, strict=True)
     ]
-    query = tile(embedded.weights.preprocess.resized(picture), picture.name)
-    draw_nearest(embedded.folder / "nearest.png", query, tiles)
+    query = tile(embeddings.weights.preprocess.resized(picture), picture.name)
+    draw_nearest(embeddings.folder / "nearest.png", query, tiles)
     return neighbours
 
 

@@ -26,9 +26,9 @@ def command(source: str, port: int, no_browser: bool, code: tuple[Path, ...]) ->
     from vitral.look.glass.server import Glass
 
     with Glass.open(source, port, code) as server:
-        for note in server.subject.notes:
+        for note in server.inspected.notes:
             click.echo(printable(note), err=True)
-        click.echo(f"{server.subject.name} is under glass at {server.url} (Ctrl-C ends it)")
+        click.echo(f"{server.inspected.name} is under glass at {server.url} (Ctrl-C ends it)")
         sys.stdout.flush()  # a program may wait for the address in a pipe
         try:
             if not no_browser and _has_windows():

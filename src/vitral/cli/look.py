@@ -57,7 +57,7 @@ def command(
     if of_model and (method or blocks != "-1"):
         raise click.UsageError("--model draws the model as a whole: --method and --blocks do not go with it.")
     explainer = Explainer.load(source, method, _blocks(blocks), code)
-    for note in explainer.subject.notes:
+    for note in explainer.inspected.notes:
         click.echo(printable(note), err=True)
     files = [file for picture in pictures for file in picture_files(picture)]
     folder = out or Path("looks") / name_of(source)
@@ -90,25 +90,25 @@ def _look(
 ) -> tuple[list[dict[str, Any]], dict[Path, str]]:
     """Draw a figure of each file. Returns a result for each, and a sentence for each that could not be read."""
     from vitral.look.gallery import GALLERY, card, write_gallery
-    from vitral.look.overlay import draw_look
+    from vitral.look.overlay import draw_explanation
 
     results: list[dict[str, Any]] = []
     cards, failures = [], dict[Path, str]()
     # A figure never takes the place of a picture, wherever it is written to.
     names = {file.name.lower() for file in files if file.parent.resolve() == folder.resolve()}
-    for file, look in _each(explainer, files):
-        if isinstance(look, DataError):
-            failures[file] = str(look)
-            results.append({"path": str(file), "error": str(look)})
+    for file, explanation in _each(explainer, files):
+        if isinstance(explanation, DataError):
+            failures[file] = str(explanation)
+            results.append({"path": str(file), "error": str(explanation)})
             continue
         folder.mkdir(parents=True, exist_ok=True)
         figure = folder / _free_name(file, names)
-        draw_look(figure, look, explainer.subject.name)
-        results.append({**look.write(), "says": look.says, "figure": str(figure)})
+        draw_explanation(figure, explanation, explainer.inspected.name)
+        results.append({**explanation.write(), "says": explanation.says, "figure": str(figure)})
         if several:
-            cards.append(card(look, figure.name))
+            cards.append(card(explanation, figure.name))
     if cards:
-        write_gallery(folder / GALLERY, cards, list(failures.values()), explainer.subject.name, explainer.method)
+        write_gallery(folder / GALLERY, cards, list(failures.values()), explainer.inspected.name, explainer.method)
     return results, failures
 
 
@@ -160,20 +160,20 @@ def _draw_model(source: str, explainer: "Explainer", files: list[Path], folder: 
     from vitral.look.glass.shelf import examples
     from vitral.look.model_figures import draw_model
 
-    subject = explainer.subject
+    inspected = explainer.inspected
     pictures, notes = [], []
     for file in files[:WATCH]:
         try:
-            pictures.append(subject.preprocess.resized(file))
+            pictures.append(inspected.preprocess.resized(file))
         except DataError as error:
             notes.append(str(error))
     if files and not pictures:
         raise DataError("None of these files could be read as a picture.")
     if len(files) > WATCH:
         notes.append(f"Heads are watched on the first {WATCH} of {len(files)} pictures.")
-    pictures = pictures or [example.pixels for example in examples(source, subject.preprocess)]
+    pictures = pictures or [example.pixels for example in examples(source, inspected.preprocess)]
     folder.mkdir(parents=True, exist_ok=True)
-    figures, missing = draw_model(folder, subject.model, subject.preprocess, pictures)
+    figures, missing = draw_model(folder, inspected.model, inspected.preprocess, pictures)
     notes += missing
     if as_json:
         click.echo(json.dumps({"figures": [str(path) for path in figures], "notes": notes}))

@@ -12,7 +12,7 @@ from vitral.cli.embed import data_of
 from vitral.cli.terminal import ProgressBar, code_option, console, duration, print_table, printable, table
 
 if TYPE_CHECKING:
-    from vitral.evaluation.probe import Method, Probed
+    from vitral.evaluation.probe import Method, ProbeResult
 
 SHOW = 3  # pictures that it has wrong
 
@@ -39,55 +39,55 @@ def command(
 
     folder = out or Path("probes") / last_name(source)
     with ProgressBar() as tell:
-        probed = probe(weights, data_of(source, settings), tell=tell, code=code)
-    path = probed.save(folder)
-    others = probed.others(folder)
+        result = probe(weights, data_of(source, settings), tell=tell, code=code)
+    path = result.save(folder)
+    others = result.others(folder)
     if as_json:
-        click.echo(json.dumps({**probed.write(), "others": [one.write() for one in others]}))
+        click.echo(json.dumps({**result.write(), "others": [one.write() for one in others]}))
     else:
-        _print_probe(probed, others, path)
+        _print_probe(result, others, path)
         words = printable(shlex.join([source, *settings, f"init.weights={weights}"]))
         console.print(f"A model of your own: vitral train {words}", soft_wrap=True)
 
 
-def _print_probe(probed: "Probed", others: list["Probed"], path: Path) -> None:
+def _print_probe(result: "ProbeResult", others: list["ProbeResult"], path: Path) -> None:
     """Print the scores of a backbone beside others, and what they say."""
-    for note in probed.notes:
+    for note in result.notes:
         console.print(printable(note))
-    pictures = f"{probed.learnt:,} pictures of {probed.classes:,} classes to learn from (train and validation)"
-    console.print(f"{pictures}, {probed.tested:,} to test.\n")
+    pictures = f"{result.learnt:,} pictures of {result.classes:,} classes to learn from (train and validation)"
+    console.print(f"{pictures}, {result.tested:,} to test.\n")
     listing = table("weights", "method", "right", "accuracy", "95 % interval", right=("right", "accuracy"))
-    for one in sorted([probed, *others], key=lambda one: -one.linear.right):
-        style = "bold" if one is probed and others else ""
+    for one in sorted([result, *others], key=lambda one: -one.linear.right):
+        style = "bold" if one is result and others else ""
         listing.add_row(printable(one.weights), "linear", *_cells(one, one.linear), style=style)
         listing.add_row("", "kNN", *_cells(one, one.knn), style=style)
     print_table(listing)
-    best = probed.linear.accuracy
+    best = result.linear.accuracy
     score = f"{best.value:.0%} right ({best.low:.0%} to {best.high:.0%})"
-    guessing = f"always saying the most frequent class has {probed.guessing:.0%}"
-    console.print(f"\n{_verdict(probed)}: {score}; {guessing}.", soft_wrap=True)
-    if wrong := probed.linear.wrong[:SHOW]:
-        more = f" and {len(probed.linear.wrong) - SHOW} more" if len(probed.linear.wrong) > SHOW else ""
+    guessing = f"always saying the most frequent class has {result.guessing:.0%}"
+    console.print(f"\n{_verdict(result)}: {score}; {guessing}.", soft_wrap=True)
+    if wrong := result.linear.wrong[:SHOW]:
+        more = f" and {len(result.linear.wrong) - SHOW} more" if len(result.linear.wrong) > SHOW else ""
         console.print(printable(f"Wrong: {', '.join(wrong)}{more}."), soft_wrap=True)
-    linear, knn = (f"{one.features}, {one.setting}" for one in (probed.linear, probed.knn))
+    linear, knn = (f"{one.features}, {one.setting}" for one in (result.linear, result.knn))
     console.print(f"Chosen by cross-validation: {linear}; for kNN {knn}.", soft_wrap=True)
     for other in others:
-        console.print(printable(probed.against(other).verdict), soft_wrap=True)
-    console.print(f"{duration(probed.seconds)}. Kept in {path}", soft_wrap=True)
+        console.print(printable(result.against(other).verdict), soft_wrap=True)
+    console.print(f"{duration(result.seconds)}. Kept in {path}", soft_wrap=True)
 
 
-def _verdict(probed: "Probed") -> str:
+def _verdict(result: "ProbeResult") -> str:
     """A verdict in a few words, by the lower end of the interval."""
-    low = probed.linear.accuracy.low or 0.0
-    if low <= probed.guessing:
+    low = result.linear.accuracy.low or 0.0
+    if low <= result.guessing:
         return "That may be luck"
-    return "Good for these pictures" if 1 - low < (1 - probed.guessing) / 4 else "Of some use for these pictures"
+    return "Good for these pictures" if 1 - low < (1 - result.guessing) / 4 else "Of some use for these pictures"
 
 
-def _cells(probed: "Probed", method: "Method") -> tuple[str, ...]:
+def _cells(result: "ProbeResult", method: "Method") -> tuple[str, ...]:
     accuracy = method.accuracy
     return (
-        f"{method.right:,} of {probed.tested:,}",
+        f"{method.right:,} of {result.tested:,}",
         f"{accuracy.value:.1%}",
         f"{accuracy.low:.1%} to {accuracy.high:.1%}",
     )

@@ -1,1 +1,1 @@
-"""A model goes out into the world: to other libraries."""
+"""Models for other libraries: converted weights and their model cards."""

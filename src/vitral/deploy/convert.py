@@ -1,9 +1,9 @@
-"""Weights leave for other libraries: each gets a folder that it loads, or a sentence that says why it cannot.
+"""Convert weights for other libraries: write a folder that the library loads, or raise a sentence that says why not.
 
-What a library has no part for is often a part that it has, with other numbers: a wave is a row of a table, LayerScale a
-factor of the matrix before it, a bias that is not there one of zeros. Such changes leave the outputs as they were, and
-are told in the card. A part that the library has not is refused; what differs in its pixels (where it prepares them),
-its GELU or the epsilon of its norms is told.
+A part that a library lacks can often be written as a part that it has: fixed positions as a table, LayerScale as a
+factor of the matrix before it, a missing bias as zeros. Such changes leave the outputs as they were, and are listed in
+the card. Any other part that the library lacks is refused. Differences in its preprocessing, its GELU or the epsilon
+of its norms are listed too.
 """
 
 import io
@@ -42,8 +42,8 @@ Source = str | Path | nn.Module | Weights
 
 
 @dataclass(frozen=True)
-class Leaving:
-    """A model on its way out: its tensors have our names until the last step."""
+class ConvertedWeights:
+    """A model on its way to another library: its tensors have our names until the last step."""
 
     config: ViTConfig
     tensors: Tensors
@@ -51,8 +51,8 @@ class Leaving:
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()  # what was changed, in sentences
 
-    def changed(self, tensors: Mapping[str, Tensor], note: str = "") -> "Leaving":
-        """With other tensors under some names, and a word about it."""
+    def with_tensors(self, tensors: Mapping[str, Tensor], note: str = "") -> "ConvertedWeights":
+        """A copy with other tensors under some names, and with a note."""
         notes = (*self.notes, note) if note else self.notes
         return replace(self, tensors=self.tensors | dict(tensors), notes=notes)
 
@@ -70,12 +70,12 @@ def convert(source: Source, to: str, out: str | Path | None = None, *, code: Cod
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WeightsError(f"{folder} is not empty, and nothing is overwritten. Choose another place with --out.")
     weights, run, temperature = _weights_of(source, code)
-    files, leaving = WRITERS[to](_leaving(weights, temperature))
+    files, converted_weights = WRITERS[to](_prepare(weights, temperature))
     licence = weights.about.get("licence", "")
-    files["about.json"] = _json(_about(leaving, licence))
+    files["about.json"] = _json(_about(converted_weights, licence))
     trained_elsewhere = weights.loaded.family if isinstance(weights, Pretrained) and weights.loaded else ""
     origin = weights.about.get("origin", "")
-    files["README.md"] = write_card(to, folder.name, leaving, licence, run, origin, trained_elsewhere)
+    files["README.md"] = write_card(to, folder.name, converted_weights, licence, run, origin, trained_elsewhere)
     _write_folder(folder, files)
     return folder
 
@@ -92,7 +92,7 @@ def _beside(source: Source, to: str) -> Path:
 
 
 def _weights_of(source: Source, code: Code) -> tuple[Weights, Run | None, float]:
-    """The weights, their run where they have one, and the temperature that their probabilities are mended with."""
+    """The weights, their run where they have one, and their calibrated temperature, else 1."""
     if isinstance(source, Weights):
         return source, None, 1.0
     if isinstance(source, ViT):
@@ -107,8 +107,9 @@ def _weights_of(source: Source, code: Code) -> tuple[Weights, Run | None, float]
     return weights, run, float(calibration.temperature) if calibration else 1.0
 
 
-def _leaving(weights: Weights, temperature: float) -> Leaving:
-    """With what `vitral predict` does beside the model made part of it."""
+def _prepare(weights: Weights, temperature: float) -> ConvertedWeights:
+    """The weights in float32, with resampled positions and temperature, which `vitral predict` applies apart, made part
+    of the tensors."""
     model, notes = weights.model, list(weights.notes if isinstance(weights, Pretrained) else ())
     if weights.preprocess.image_size != model.config.height_width:
         model = model.at(weights.preprocess.image_size)
@@ -120,10 +121,10 @@ def _leaving(weights: Weights, temperature: float) -> Leaving:
         tensors |= {name: tensor / temperature for name, tensor in tensors.items() if name.startswith("head")}
         notes.append(f"The head is divided by the temperature {temperature:.4g}, so that probabilities are calibrated.")
     config = model.config
-    if config.pool.kind == "class" and config.pool.norm == "after":  # of one token that is the same as before
+    if config.pool.kind == "class" and config.pool.norm == "after":  # for one token the same as before
         tensors = {name.removeprefix("fc_"): tensor for name, tensor in tensors.items()}
         config = config.model_copy(update={"pool": Pool()})
-    return Leaving(config, tensors, weights.preprocess, weights.class_names, tuple(notes))
+    return ConvertedWeights(config, tensors, weights.preprocess, weights.class_names, tuple(notes))
 
 
 # What a target can hold: a setting of the model, and what it may be. What is not named may be anything.
@@ -162,73 +163,74 @@ def _check_square(who: str, config: ViTConfig) -> None:
         raise WeightsError(f"{who} cannot hold this model: its model.image_size is {height} × {width}, not a square.")
 
 
-def _with_table(leaving: Leaving, registers: bool = False) -> Leaving:
-    """Positions as a learned table: a row for each class and distillation token (zeros where it has no place), for each
-    register if they are asked for, and for each patch."""
-    config = leaving.config
+def _with_table(weights: ConvertedWeights, registers: bool = False) -> ConvertedWeights:
+    """The weights with positions as a learned table: a row for each class and distillation token (zeros where it
+    has no place), for each register if `registers`, and for each patch."""
+    config = weights.config
     with torch.device("meta"):
         rule = ViT(config).positions
-    rows = rule(leaving.tensors.get("pos_embed"), config.grid).float()  # (1, T, D)
+    rows = rule(weights.tensors.get("pos_embed"), config.grid).float()  # (1, T, D)
     if not registers:
         rows = torch.cat([rows[:, : config.read_out], rows[:, config.extra :]], dim=1)
     kind, note = config.positions.kind, ""
     if kind != "learned":
         note = f"Positions ({kind}) are written out as a table for {config.grid[0]}×{config.grid[1]} patches."
-    return leaving.changed({"pos_embed": rows.contiguous()}, note)
+    return weights.with_tensors({"pos_embed": rows.contiguous()}, note)
 
 
-def _with_biases(leaving: Leaving, *names: str) -> Leaving:
-    """Zeros where the target has a bias, and the model has none."""
+def _with_biases(weights: ConvertedWeights, *names: str) -> ConvertedWeights:
+    """The weights with biases of zero in these layers, where the target has a bias and the model has none."""
     zeros = {}
-    for name, tensor in leaving.tensors.items():
+    for name, tensor in weights.tensors.items():
         bias = name.removesuffix("weight") + "bias"
-        if name.endswith(tuple(f"{one}.weight" for one in names)) and bias not in leaving.tensors:
+        if name.endswith(tuple(f"{one}.weight" for one in names)) and bias not in weights.tensors:
             zeros[bias] = torch.zeros(len(tensor))
-    return leaving.changed(zeros)
+    return weights.with_tensors(zeros)
 
 
-def _without_layer_scale(leaving: Leaving) -> Leaving:
-    """What comes out of a matrix is multiplied: so the matrix can be."""
-    if not leaving.config.blocks.layer_scale:
-        return leaving
-    tensors = dict(leaving.tensors)
-    for n in range(leaving.config.depth):
+def _without_layer_scale(weights: ConvertedWeights) -> ConvertedWeights:
+    """The weights with LayerScale multiplied into the matrices before it."""
+    if not weights.config.blocks.layer_scale:
+        return weights
+    tensors = dict(weights.tensors)
+    for n in range(weights.config.depth):
         for scale, layer in (("ls1", "attn.proj"), ("ls2", "mlp.fc2")):
             gamma = tensors.pop(f"blocks.{n}.{scale}.gamma")
             tensors[f"blocks.{n}.{layer}.weight"] = gamma[:, None] * tensors[f"blocks.{n}.{layer}.weight"]
             tensors[f"blocks.{n}.{layer}.bias"] = gamma * tensors[f"blocks.{n}.{layer}.bias"]
-    return replace(leaving, tensors=tensors).changed({}, "LayerScale is multiplied into the matrices before it.")
+    return replace(weights, tensors=tensors).with_tensors({}, "LayerScale is multiplied into the matrices before it.")
 
 
 LUMA = torch.tensor([0.299, 0.587, 0.114])  # ITU-R 601-2, as Pillow turns colour into grey
 
 
-def _in_colour(leaving: Leaving) -> Leaving:
-    """A grey model that takes colour, and sees its grey: for those who only read pictures in colour."""
-    if leaving.config.channels != 1:
-        return leaving
-    old, name = leaving.preprocess, "patch_embed.proj.weight"
-    wider = leaving.tensors[name] * LUMA[:, None, None]  # (D, 1, P, P) → (D, 3, P, P)
-    preprocess = {**old.write(), "channels": 3, "mean": old.mean * 3, "std": old.std * 3}
+def _in_colour(weights: ConvertedWeights) -> ConvertedWeights:
+    """A grey model as one that takes colour and sees its grey, for libraries that only read pictures in colour."""
+    if weights.config.channels != 1:
+        return weights
+    grey, name = weights.preprocess, "patch_embed.proj.weight"
+    wider = weights.tensors[name] * LUMA[:, None, None]  # (D, 1, P, P) → (D, 3, P, P)
+    preprocess = {**grey.write(), "channels": 3, "mean": grey.mean * 3, "std": grey.std * 3}
     note = (
         "The model was trained on grey pictures. It takes colour here, and its first layer sees the grey in it, "
         "which of colourful pictures it does not round to 8 bits as before (0.0003 of a probability, in noise)."
     )
-    config = leaving.config.model_copy(update={"channels": 3})
-    colour = replace(leaving, config=config, preprocess=Preprocess.read(preprocess, "preprocess."))
-    return colour.changed({name: wider}, note)
+    config = weights.config.model_copy(update={"channels": 3})
+    colour = replace(weights, config=config, preprocess=Preprocess.read(preprocess, "preprocess."))
+    return colour.with_tensors({name: wider}, note)
 
 
-def _safetensors(leaving: Leaving, family: Family, prefix: str = "", bare: tuple[str, ...] = ()) -> bytes:
-    """Under the family's names, with a prefix before all but those that begin with a word of `bare`."""
-    theirs = renamed_back(leaving.tensors, family, leaving.config.heads)
-    named = {name if name.startswith(bare) else prefix + name: tensor for name, tensor in theirs.items()}
-    contiguous = {name: tensor.contiguous() for name, tensor in named.items()}
+def _safetensors(weights: ConvertedWeights, family: Family, prefix: str = "", bare: tuple[str, ...] = ()) -> bytes:
+    """A safetensors file with the family's names, with a prefix before all but those that begin with a word of
+    `bare`."""
+    theirs = renamed_back(weights.tensors, family, weights.config.heads)
+    tensors = {name if name.startswith(bare) else prefix + name: tensor for name, tensor in theirs.items()}
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     return safetensors.torch.save(contiguous, metadata={"format": "pt"})  # transformers asks for this word
 
 
 def _hf_class(config: ViTConfig) -> str:
-    """Its model_type: what of transformers is nearest."""
+    """The model_type of transformers that is nearest to this model."""
     if config.tokens.kind != "class":
         return {"distilled": "deit", "none": "ijepa"}[config.tokens.kind]
     if config.tokens.registers:
@@ -237,51 +239,52 @@ def _hf_class(config: ViTConfig) -> str:
     return "dinov2" if special or (config.blocks.layer_scale and config.head.kind == "none") else "vit"
 
 
-def _hf(leaving: Leaving) -> tuple[Files, Leaving]:
-    config, kind = leaving.config, _hf_class(leaving.config)
+def _hf(weights: ConvertedWeights) -> tuple[Files, ConvertedWeights]:
+    config, kind = weights.config, _hf_class(weights.config)
     name = huggingface.CLASSES[kind]
     who = f"transformers' {name}"
     holds = PLAIN | huggingface.HOLDS[kind]
     if kind.startswith("dinov2") and not config.classes:
-        holds |= {"pool": ("class",)}  # without a head there is nothing that could see anything else
+        holds |= {"pool": ("class",)}  # without a head, nothing sees the pooled tokens
     _check(who, config, holds)
-    leaving = _with_biases(_with_table(_in_colour(leaving)), "patch_embed.proj")
+    weights = _with_biases(_with_table(_in_colour(weights)), "patch_embed.proj")
     if kind.startswith("dinov2"):
         _check_square(
             who, config
         )  # it resamples positions wherever height and width differ, and takes them for a square
-        leaving = _as_dinov2(leaving)
+        weights = _as_dinov2(weights)
     else:
-        leaving = _without_layer_scale(leaving)
-    settings = huggingface.write_config(leaving.config, kind, leaving.class_names)
+        weights = _without_layer_scale(weights)
+    settings = huggingface.write_config(weights.config, kind, weights.class_names)
     family = huggingface.FAMILY_BY_TYPE["swiglu" if config.mlp.kind == "swiglu" else kind]
     prefix = f"{kind}." if config.classes else ""
-    notes = (*leaving.notes, *_pixel_notes(leaving.preprocess, rounding="down", behind=255))
+    notes = (*weights.notes, *_pixel_notes(weights.preprocess, rounding="down", behind=255))
     files: Files = {
         "config.json": _json(settings),
-        "preprocessor_config.json": _json(write_processor(leaving.preprocess)),
-        "model.safetensors": _safetensors(leaving, family, prefix, ("classifier", "cls_classifier", "distillation_")),
+        "preprocessor_config.json": _json(write_processor(weights.preprocess)),
+        "model.safetensors": _safetensors(weights, family, prefix, ("classifier", "cls_classifier", "distillation_")),
     }
-    return files, replace(leaving, notes=notes)
+    return files, replace(weights, notes=notes)
 
 
-def _as_dinov2(leaving: Leaving) -> Leaving:
-    """It always has LayerScale, a token for masks, and a head that sees the class token and the mean side by side."""
-    config, added = leaving.config, {"mask_token": torch.zeros(1, leaving.config.width)}
+def _as_dinov2(weights: ConvertedWeights) -> ConvertedWeights:
+    """The weights with what every DINOv2 has: LayerScale, a mask token, and a head that sees the class token and the
+    mean side by side."""
+    config, tensors = weights.config, {"mask_token": torch.zeros(1, weights.config.width)}
     if not config.blocks.layer_scale:
         scales = [f"blocks.{n}.{scale}.gamma" for n in range(config.depth) for scale in ("ls1", "ls2")]
-        added |= {name: torch.ones(config.width) for name in scales}
+        tensors |= {name: torch.ones(config.width) for name in scales}
     if config.classes and config.pool.kind != "class-mean":
-        head = leaving.tensors["head.weight"]  # (classes, D)
+        head = weights.tensors["head.weight"]  # (classes, D)
         halves = [head, torch.zeros_like(head)]
-        added["head.weight"] = torch.cat(halves if config.pool.kind == "class" else halves[::-1], dim=1)
-        return leaving.changed(added, "The head sees more than it did, with weights of zero.")
-    return leaving.changed(added)
+        tensors["head.weight"] = torch.cat(halves if config.pool.kind == "class" else halves[::-1], dim=1)
+        return weights.with_tensors(tensors, "The head sees more than it did, with weights of zero.")
+    return weights.with_tensors(tensors)
 
 
 def _pixel_notes(preprocess: Preprocess, rounding: Rounding, behind: int | None) -> list[str]:
-    """Where another library, which rounds the centre so and has this behind transparent pixels, prepares pictures a
-    little differently."""
+    """Notes on where another library prepares pictures a little differently; it rounds the centre by `rounding`, and
+    has the grey `behind` transparent pixels (None: any colour)."""
     notes = ["Pictures are scaled with Pillow. With torchvision they get slightly other pixels."]
     how = preprocess.resize
     if preprocess.background != behind:
@@ -298,59 +301,60 @@ def _pixel_notes(preprocess: Preprocess, rounding: Rounding, behind: int | None)
     return notes
 
 
-def _timm(leaving: Leaving) -> tuple[Files, Leaving]:
-    config = leaving.config
+def _timm(weights: ConvertedWeights) -> tuple[Files, ConvertedWeights]:
+    config = weights.config
     holds = {"positions": TABLE, "stem": ("linear",), "pool": ("class", "mean"), "head": ("linear", "none")}
     _check("timm", config, holds)
     if config.tokens.kind == "distilled":
         _check("timm's VisionTransformerDistilled", config, {"tokens.registers": (0,), "pool.norm": ("before",)})
     if config.blocks.first_norm and config.stem.bias:
         raise WeightsError("timm cannot hold this model: with model.blocks.first_norm it has no model.stem.bias.")
-    leaving = _with_table(leaving, registers=True)
+    weights = _with_table(weights, registers=True)
     if not config.blocks.first_norm:
-        leaving = _with_biases(leaving, "patch_embed.proj")
-    table = leaving.tensors["pos_embed"]
+        weights = _with_biases(weights, "patch_embed.proj")
+    table = weights.tensors["pos_embed"]
     # Either all tokens before the patches have rows in timm's table, or none has.
     unplaced = config.extra > 0 and config.tokens.kind != "distilled" and not table[:, : config.extra].any()
     if unplaced:
-        leaving = leaving.changed({"pos_embed": table[:, config.extra :].contiguous()})
+        weights = weights.with_tensors({"pos_embed": table[:, config.extra :].contiguous()})
     arguments = timm.arguments(config, unplaced)
-    settings = timm.write_config(config, arguments, leaving.preprocess, leaving.class_names)
-    files: Files = {"config.json": _json(settings), "model.safetensors": _safetensors(leaving, timm.TIMM)}
-    notes = (*leaving.notes, *_pixel_notes(leaving.preprocess, rounding="even", behind=None))
-    return files, replace(leaving, notes=notes)
+    settings = timm.write_config(config, arguments, weights.preprocess, weights.class_names)
+    files: Files = {"config.json": _json(settings), "model.safetensors": _safetensors(weights, timm.TIMM)}
+    notes = (*weights.notes, *_pixel_notes(weights.preprocess, rounding="even", behind=None))
+    return files, replace(weights, notes=notes)
 
 
-PREPARED = "Pictures are to be prepared as `preprocess` in about.json tells: the weights do not say."
+PREPROCESS_NOTE = "Pictures are to be prepared as `preprocess` in about.json tells: the weights do not say."
 
 
-def _torchvision(leaving: Leaving) -> tuple[Files, Leaving]:
+def _torchvision(weights: ConvertedWeights) -> tuple[Files, ConvertedWeights]:
     who = "torchvision's VisionTransformer"
-    leaving = _in_colour(leaving)
-    _check(who, leaving.config, PLAIN | {"mlp": ("gelu",), "head": ("linear", "mlp"), "channels": (3,)})
-    _check_square(who, leaving.config)
-    leaving = _with_biases(_without_layer_scale(_with_table(leaving)), "patch_embed.proj", "attn.qkv")
-    return {"model.safetensors": _safetensors(leaving, torchvision.TORCHVISION)}, leaving.changed({}, PREPARED)
+    weights = _in_colour(weights)
+    _check(who, weights.config, PLAIN | {"mlp": ("gelu",), "head": ("linear", "mlp"), "channels": (3,)})
+    _check_square(who, weights.config)
+    weights = _with_biases(_without_layer_scale(_with_table(weights)), "patch_embed.proj", "attn.qkv")
+    files: Files = {"model.safetensors": _safetensors(weights, torchvision.TORCHVISION)}
+    return files, weights.with_tensors({}, PREPROCESS_NOTE)
 
 
-def _npz(leaving: Leaving) -> tuple[Files, Leaving]:
-    config = leaving.config
+def _npz(weights: ConvertedWeights) -> tuple[Files, ConvertedWeights]:
+    config = weights.config
     pool = {"class": "class", "none": "mean"}.get(config.tokens.kind, "class")
     holds = {"tokens": ("class", "none"), "mlp": ("gelu", "gelu-tanh"), "pool": (pool,)}
     _check("Google's vision_transformer", config, PLAIN | holds | {"head": ("linear", "mlp", "hidden", "none")})
-    leaving = _with_biases(_without_layer_scale(_with_table(leaving)), "patch_embed.proj", "attn.qkv")
-    theirs = renamed_back(leaving.tensors, google.GOOGLE, config.heads)
+    weights = _with_biases(_without_layer_scale(_with_table(weights)), "patch_embed.proj", "attn.qkv")
+    theirs = renamed_back(weights.tensors, google.GOOGLE, config.heads)
     file = io.BytesIO()
     np.savez(file, **{name: tensor.contiguous().numpy() for name, tensor in theirs.items()})  # type: ignore[arg-type]
-    notes = [*leaving.notes, PREPARED]
+    notes = [*weights.notes, PREPROCESS_NOTE]
     if config.mlp.kind == "gelu":
         notes.append("Google's code has the GELU by tanh, this model the one by erf: logits differ by about 2e-4.")
     if config.blocks.norm_eps != 1e-6:
         notes.append(f"Google's code adds 1e-6 in its norms, and this model {config.blocks.norm_eps:g}.")
-    return {"model.npz": file.getvalue()}, replace(leaving, notes=tuple(notes))
+    return {"model.npz": file.getvalue()}, replace(weights, notes=tuple(notes))
 
 
-WRITERS: dict[str, Callable[[Leaving], tuple[Files, Leaving]]] = {
+WRITERS: dict[str, Callable[[ConvertedWeights], tuple[Files, ConvertedWeights]]] = {
     "hf": _hf,
     "timm": _timm,
     "torchvision": _torchvision,
@@ -358,9 +362,9 @@ WRITERS: dict[str, Callable[[Leaving], tuple[Files, Leaving]]] = {
 }
 
 
-def _about(leaving: Leaving, licence: str) -> dict[str, Any]:
-    """What tensors do not tell, for `load_pretrained` and for people."""
-    config = leaving.config
+def _about(weights: ConvertedWeights, licence: str) -> dict[str, Any]:
+    """The content of about.json: facts that are not in the tensors, for `load_pretrained` and for people."""
+    config = weights.config
     about = {
         "written_by": f"vitral {__version__}",
         "heads": config.heads,
@@ -368,13 +372,13 @@ def _about(leaving: Leaving, licence: str) -> dict[str, Any]:
         "resample": config.positions.resample,
         "image_size": list(config.height_width),
         "mlp": config.mlp.kind,
-        "class_names": list(leaving.class_names),
-        "mean": list(leaving.preprocess.mean),
-        "std": list(leaving.preprocess.std),
-        "interpolation": leaving.preprocess.interpolation,
-        "preprocess": leaving.preprocess.write(),
+        "class_names": list(weights.class_names),
+        "mean": list(weights.preprocess.mean),
+        "std": list(weights.preprocess.std),
+        "interpolation": weights.preprocess.interpolation,
+        "preprocess": weights.preprocess.write(),
         "licence": licence,
-        "notes": list(leaving.notes),
+        "notes": list(weights.notes),
     }
     if config.mlp.kind == "gelu-quick":
         about["activation"] = "quick GELU"
@@ -382,7 +386,7 @@ def _about(leaving: Leaving, licence: str) -> dict[str, Any]:
 
 
 def _write_folder(folder: Path, files: Files) -> None:
-    """All files, or no folder: they are written under another name beside it, which is then changed."""
+    """Write all files, or no folder: they are written into a temporary folder beside it, which is then renamed."""
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         temporary.mkdir(parents=True)

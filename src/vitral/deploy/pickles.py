@@ -1,4 +1,4 @@
-"""A pickle that somebody trusts becomes safetensors, once, so that nobody has to open it again."""
+"""Convert a trusted pickle to safetensors, once, so that the pickle need not be opened again."""
 
 import argparse
 import pickle
@@ -18,8 +18,8 @@ from vitral.weights.names import Tensors
 
 
 def convert_pickle(path: str | Path) -> Path:
-    """Turn a pickle (`.pth`, `.bin`, …) that somebody trusts into safetensors beside it. Which of its tables the
-    weights were taken from stands in the metadata, under `from`.
+    """Convert a trusted pickle (`.pth`, `.bin`, …) to a safetensors file beside it; returns its path. Which of its
+    tables the weights come from stands in the metadata, under `from`.
 
     torch unpickles tensors and plain containers alone; `argparse.Namespace`, which training scripts like to keep beside
     their weights, holds nothing that runs.
@@ -34,9 +34,9 @@ def convert_pickle(path: str | Path) -> Path:
         with warnings.catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError) as error:
-        if found := re.search(r"GLOBAL (\S+)", str(error)):
+        if match := re.search(r"GLOBAL (\S+)", str(error)):
             raise WeightsError(
-                f"{path} holds more than tensors, {found[1]}, and was not opened. Whoever has the program that made it "
+                f"{path} holds more than tensors, {match[1]}, and was not opened. Whoever has the program that made it "
                 "can save the tensors alone: torch.save(model.state_dict(), …)."
             ) from None
         raise WeightsError(f"{path} is damaged, cut, or no file of torch.save, and was not opened.") from None
@@ -49,7 +49,7 @@ TABLES = ("model", "state_dict", "teacher", "student")  # names under which trai
 
 
 def _tensors_in(content: Any, path: Path) -> tuple[Tensors, str]:
-    """The weights among what a training script saved, and where they were."""
+    """The tensors of the weights in the content of a checkpoint, and the dotted names of the tables they were in."""
     inside: list[str] = []
     while isinstance(content, Mapping):
         tensors = {str(name): one for name, one in content.items() if isinstance(one, Tensor)}
@@ -57,13 +57,13 @@ def _tensors_in(content: Any, path: Path) -> tuple[Tensors, str]:
         if tensors and len(tensors) >= len(tables):
             dense = {name: one.detach().clone().contiguous() for name, one in tensors.items() if not one.is_sparse}
             return dense, ".".join(inside) or "the top"
-        found = next((name for name in TABLES if name in tables), None)
-        if found is None and len(tables) == 1:
-            found = next(iter(tables))
-        if found is None:
+        table = next((name for name in TABLES if name in tables), None)
+        if table is None and len(tables) == 1:
+            table = next(iter(tables))
+        if table is None:
             break
-        inside.append(str(found))
-        content = tables[found]
+        inside.append(str(table))
+        content = tables[table]
     raise WeightsError(
         f"{path} has no table of tensors where one was looked for: at the top, and in {', '.join(TABLES)}."
     )

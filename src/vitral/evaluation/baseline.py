@@ -1,4 +1,4 @@
-"""A model beside the simple methods that were tried first: is it worth its time?"""
+"""Compare a model with the simple methods that were tried first: is it worth its time?"""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from vitral.run import Baseline
 
 @dataclass(frozen=True)
 class BaselineComparison:
-    """A model beside a baseline, on the same test pictures."""
+    """How a model and a baseline differ on the same test pictures."""
 
     method: str
     pictures: int
@@ -28,7 +28,7 @@ class BaselineComparison:
 
     @property
     def kind(self) -> Literal["few", "better", "worse", "equal", "unclear"]:
-        """What the verdict is; `equal`: both are good."""
+        """The verdict in one word; `equal`: both are good."""
         if self.pictures < FEW:
             return "few"
         if self.by_luck < 0.05:
@@ -37,7 +37,7 @@ class BaselineComparison:
 
     @property
     def verdict(self) -> str:
-        """In a sentence or two, for somebody who wants to know whether to trust the model."""
+        """The verdict in a sentence or two: whether to trust the model."""
         opening = f"{self.method[0].upper()}{self.method[1:]} has {self.accuracy:.1%}"
         differ = f"where the two differ, the model is right {_times(self.gained)} and that {_times(self.lost)}"
         needs = "It needs more pictures; more time helps only while the validation loss still falls."
@@ -58,12 +58,12 @@ class BaselineComparison:
         return f"{opening}. The model is no better ({differ}), so it cannot be trusted. {needs}"
 
     def write(self) -> dict[str, Any]:
-        """As evaluation.json has it."""
+        """The comparison as values for evaluation.json."""
         return {**asdict(self), "by_luck": self.by_luck}
 
 
 def compare_with_baseline(baseline: Baseline, samples: list[str], right: NDArray[np.bool_]) -> BaselineComparison:
-    """`right`: whether the model's answer was right, for each of the test pictures."""
+    """Compare a model with a baseline. `right`: whether the model's answer was right, for each of the samples."""
     ours = dict(zip(samples, map(bool, right), strict=True))
     both = [(ours[sample], theirs) for sample, theirs in baseline.right.items()]
     return BaselineComparison(

@@ -1,6 +1,6 @@
-"""Runs side by side: what was asked differently, what came out, and how they learnt.
+"""Runs side by side: the settings in which they differ, their results, and their learning curves.
 
-Runs whose recipes differ only in `train.seed` are one group, told as mean ± sd. Nothing is trained or measured here.
+Runs whose recipes differ only in `train.seed` are one group, with mean ± sd. Nothing is trained or measured here.
 """
 
 import os
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.errors import RunError
-from vitral.evaluation.paired import Paired, paired
+from vitral.evaluation.paired import PairedComparison, compare_paired
 from vitral.look.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, figure
 from vitral.recipe import Recipe
 from vitral.run import EVALUATION, METRICS, Record, Run
@@ -32,7 +32,7 @@ OTHER_LOSS = ("data.augment", "data.sampling", "train.label_smoothing", "train.c
 
 @dataclass(frozen=True)
 class Member:
-    """A run, read."""
+    """A run, as read from its folder."""
 
     run: Run
     recipe: Recipe
@@ -42,7 +42,7 @@ class Member:
 
     @property
     def measures(self) -> dict[str, float]:
-        """Those of MEASURES that there are."""
+        """The values of MEASURES that this run has."""
         values = {**self.epochs[-1], "seconds": self.record.seconds, "steps": self.record.steps}
         values["steps"] = values["steps"] or self.epochs[-1]["step"]  # run.json has them when the training ends
         values["test_accuracy"] = self.evaluation["accuracy"] if self.evaluation else None
@@ -57,7 +57,7 @@ class Group:
     members: tuple[Member, ...]
 
     def values(self, measure: str) -> list[float]:
-        """One number a run, of the runs that have it."""
+        """The measure of each run that has it."""
         return [member.measures[measure] for member in self.members if measure in member.measures]
 
     @property
@@ -70,28 +70,28 @@ class Group:
         return float(low), float(high)
 
     @property
-    def tested(self) -> list[str]:
-        """The test pictures, by name, if all runs have the same."""
-        tested = [_tested(member) for member in self.members]
-        return sorted(tested[0]) if all(one == tested[0] for one in tested) else []
+    def test_samples(self) -> list[str]:
+        """The names of the test pictures, if all runs have the same; else none."""
+        labels = [_test_labels(member) for member in self.members]
+        return sorted(labels[0]) if all(one == labels[0] for one in labels) else []
 
     @property
     def pictures(self) -> tuple[str, frozenset[tuple[str, str]]]:
         """What the runs were tested on: equal where it is the same pictures with the same labels."""
-        return self.members[0].record.data.sha256, frozenset(_tested(self.members[0]).items())
+        return self.members[0].record.data.sha256, frozenset(_test_labels(self.members[0]).items())
 
     @property
     def right(self) -> NDArray[np.float64]:
-        """For each of `tested`, the share of the runs that had it right."""
+        """For each of `test_samples`, the share of the runs that had it right."""
         runs = []
         for member in self.members:
             lines = member.evaluation["predictions"] if member.evaluation else []
             right = {line["sample"]: line["label"] == line["predicted"] for line in lines}
-            runs.append([right[sample] for sample in self.tested])
+            runs.append([right[sample] for sample in self.test_samples])
         return np.mean(runs, axis=0)
 
     def curve(self, name: str) -> dict[int, float]:
-        """The mean over the runs, at the epochs that all of them have."""
+        """The mean of a figure over the runs, at the epochs that all of them have."""
         curves = [_curve(member, name) for member in self.members]
         shared = set.intersection(*(set(curve) for curve in curves))
         return {epoch: float(np.mean([curve[epoch] for curve in curves])) for epoch in sorted(shared)}
@@ -105,20 +105,20 @@ class Comparison:
 
     @property
     def settings(self) -> dict[str, list[Any]]:
-        """The settings in which they differ: a value a group, None where a group's kind of part has no such setting."""
+        """The settings in which they differ: a value per group; None: the group's kind of part has no such setting."""
         recipes = [dict(flat(group.members[0].recipe)) for group in self.groups]
         names = dict.fromkeys(name for recipe in recipes for name in recipe if name != "train.seed")
         by_name = {name: [recipe.get(name) for recipe in recipes] for name in names}
         return {name: values for name, values in by_name.items() if any(value != values[0] for value in values)}
 
     @property
-    def pairs(self) -> list[Paired]:
+    def pairs(self) -> list[PairedComparison]:
         """Each group beside the first, where all their runs were tested on the same pictures."""
         first, *others = self.groups
         return [
-            paired(first.name, other.name, first.right, other.right)
+            compare_paired(first.name, other.name, first.right, other.right)
             for other in others
-            if first.tested and other.tested and first.pictures == other.pictures
+            if first.test_samples and other.test_samples and first.pictures == other.pictures
         ]
 
     @property
@@ -127,11 +127,11 @@ class Comparison:
         return list(_notes(self))
 
     def write(self) -> dict[str, Any]:
-        """All of it as plain numbers and words, for programs."""
+        """The comparison as values for JSON."""
         names = [group.name for group in self.groups]
         return {
             "settings": {name: dict(zip(names, values, strict=True)) for name, values in self.settings.items()},
-            "groups": [_written(group) for group in self.groups],
+            "groups": [_group_values(group) for group in self.groups],
             "pairs": [asdict(pair) for pair in self.pairs],
             "notes": self.notes,
         }
@@ -173,30 +173,30 @@ def flat(settings: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def place_for(comparison: Comparison) -> Path:
-    """comparisons/adamw-muon."""
+    """The folder that a comparison is written to by default, such as comparisons/adamw-muon."""
     names = [group.name.replace("/", "-") for group in comparison.groups]
     more = [f"and-{len(names) - 3}-more"] if len(names) > 3 else []
     return Path("comparisons") / "-".join([*(name[:24] for name in names[:3]), *more])
 
 
 def draw(comparison: Comparison, folder: Path) -> Path:
-    """`curves.png` in the folder: a colour a group, the mean thick, the runs thin."""
+    """Draw `curves.png` into the folder, a colour per group, the mean thick, the runs thin; returns its path."""
     if Run.is_run(folder):
         raise RunError(f"{folder} is a run, and has its own curves.png. Choose another place with --out.")
-    path, shown = folder / "curves.png", comparison.groups[: len(COLOURS)]
-    members = [member for group in shown for member in group.members]
-    # The first of these that all runs have: an objective of somebody's own may tell no accuracy.
+    path, groups = folder / "curves.png", comparison.groups[: len(COLOURS)]
+    members = [member for group in groups for member in group.members]
+    # The first of these that all runs have: an objective of the user's own may have no accuracy.
     figures = ("validation_accuracy", "train_accuracy", "validation_loss", "train_loss")
     right = next(name for name in figures if all(name in member.epochs[-1] for member in members))
-    what = "Thick: the mean over seeds; thin: each run." if any(len(group.members) > 1 for group in shown) else ""
-    if len(shown) < len(comparison.groups):
-        what += f" The first {len(shown)} of {len(comparison.groups)}."
+    what = "Thick: the mean over seeds; thin: each run." if any(len(group.members) > 1 for group in groups) else ""
+    if len(groups) < len(comparison.groups):
+        what += f" The first {len(groups)} of {len(comparison.groups)}."
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with figure(path, 10, 4.4, "Learning curves, side by side", what.strip()) as canvas:
             for axes, name in zip(canvas.subplots(1, 2), ("train_loss", right), strict=True):
-                _panel(axes, shown, name)
-            _legend(axes, shown, right)
+                _panel(axes, groups, name)
+            _legend(axes, groups, right)
     except OSError as error:
         raise RunError(f"{path} cannot be written ({error.strerror}). Choose another place with --out.") from None
     return path
@@ -222,7 +222,7 @@ def _line(axes: "Axes", curve: dict[int, float], colour: str, width: float, alph
 
 
 def _legend(axes: "Axes", groups: Sequence[Group], name: str) -> None:
-    """Beside the curves, in the order in which they end: the highest first, as the eye finds them."""
+    """A legend beside the curves, in the order in which they end: the highest first, as the eye finds them."""
     from matplotlib.lines import Line2D
 
     entries = []
@@ -238,7 +238,7 @@ def _legend(axes: "Axes", groups: Sequence[Group], name: str) -> None:
 
 
 def _caption(name: str, most: int = 27) -> str:
-    """Shortened in the middle; matplotlib would take $ for a formula, and leave out what begins with _."""
+    """A name shortened in the middle; matplotlib would take $ for a formula, and leave out what begins with _."""
     short = name if len(name) <= most else f"{name[: most // 2]}…{name[-(most // 2) :]}"
     return re.sub("^_", " _", short).replace("$", r"\$")
 
@@ -248,7 +248,7 @@ def _curve(member: Member, name: str) -> dict[int, float]:
 
 
 def _runs_in(place: Path) -> list[Path]:
-    """The run itself; of a folder the runs in it, and in folders in it: runs/muon/seed-0."""
+    """The run at a place; of a folder, the runs in it and in folders in it: runs/muon/seed-0."""
     if Run.is_run(place) or not place.is_dir():
         return [Run.load(place).folder.resolve()]
     children = [child for child in sorted(place.iterdir()) if child.is_dir()]
@@ -260,33 +260,33 @@ def _runs_in(place: Path) -> list[Path]:
 
 
 def _read(folder: Path) -> Member:
-    run, shown = Run.load(folder), Run(Path(os.path.relpath(folder)))
+    run, near = Run.load(folder), Run(Path(os.path.relpath(folder)))
     epochs = [line for line in run.metrics if isinstance(line, dict) and line.get("event") == "epoch"]
     if not epochs:
-        raise RunError(f"{shown.folder} has no epoch in {METRICS} yet: there is nothing to compare.")
-    member = Member(shown, run.recipe, run.record, epochs, run.evaluation)
+        raise RunError(f"{near.folder} has no epoch in {METRICS} yet: there is nothing to compare.")
+    member = Member(near, run.recipe, run.record, epochs, run.evaluation)
     try:
         _check(member)
     except (KeyError, TypeError, ValueError):
-        raise RunError(f"{shown.folder} is damaged: {METRICS} or {EVALUATION} lacks numbers.") from None
+        raise RunError(f"{near.folder} is damaged: {METRICS} or {EVALUATION} lacks numbers.") from None
     return member
 
 
 def _check(member: Member) -> None:
-    """Ask for all that is used later, so that what is missing is told of this run."""
-    _ = member.measures, Group("", (member,)).interval, _tested(member)
+    """Access all values that are used later, so that an error for a missing one names this run."""
+    _ = member.measures, Group("", (member,)).interval, _test_labels(member)
     for line in member.epochs:
         _ = int(line["epoch"]), int(line["step"]), float(line["train_loss"])
 
 
-def _tested(member: Member) -> dict[str, str]:
+def _test_labels(member: Member) -> dict[str, str]:
     """The label of each test picture."""
     lines = member.evaluation["predictions"] if member.evaluation else []
     return {line["sample"]: line["label"] for line in lines}
 
 
 def _names(groups: list[list[Path]]) -> list[str]:
-    """A short name a group, each another: as many last parts of the path as it takes."""
+    """A short name for each group, all different: as many last parts of the path as it takes."""
     places = [_place(folders) for folders in groups]
     places = [folders[0] if places.count(place) > 1 else place for place, folders in zip(places, groups, strict=True)]
     return [_tail(place, [other for other in places if other != place]) for place in places]
@@ -323,8 +323,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     if others := [name for name in comparison.settings if name.startswith(OTHER_LOSS)]:
         differ = "differs" if len(others) == 1 else "differ"
         yield f"Train losses are not of the same thing, since {', '.join(others)} {differ}."
-    tested = [(member.record.data.sha256, _tested(member)) for member in members if member.evaluation]
-    if any(one != tested[0] for one in tested):
+    tests = [(member.record.data.sha256, _test_labels(member)) for member in members if member.evaluation]
+    if any(test != tests[0] for test in tests):
         yield "Test accuracies are not of the same pictures with the same labels, so no verdict is given."
     if any(_machine(member) != _machine(members[0]) for member in members):
         yield "Seconds are not of the same kind of machine, device or number of threads."
@@ -334,7 +334,7 @@ def _machine(member: Member) -> tuple[object, object]:
     return member.record.machine, member.record.choices
 
 
-def _written(group: Group) -> dict[str, Any]:
+def _group_values(group: Group) -> dict[str, Any]:
     row: dict[str, Any] = {
         "name": group.name,
         "n": len(group.members),

@@ -1,11 +1,11 @@
-"""Pictures become vectors: what a model sees in each of them.
+"""Embed pictures: write the features that a model has of each as vectors.
 
     embeddings.npz   samples, labels, class_names, splits, vectors: all in one, for other programs
     vectors.npy      the vectors by themselves, (pictures, F) of float32, which can be memory-mapped
-    embedding.json   of what they are, and how far it is
+    embedding.json   the identity of weights and pictures, and how many rows are done
     map.png          the vectors on a plane, with the pictures on it
 
-Vectors are written as they are made, and none is kept in memory. Who is interrupted goes on from the last shard.
+Vectors are written batch by batch, and none is kept in memory. After an interruption it goes on from the last shard.
 """
 
 import hashlib
@@ -40,9 +40,9 @@ from vitral.progress import Progress, Tell, drain, silent
 from vitral.settings import FORMAT
 from vitral.weights.pretrained import Pretrained, load_pretrained
 
-BATCH = 32  # pictures that a core looks at together
-SHARD = 16 * BATCH  # pictures, after which it is written how far it is
-MAPPED = 5_000  # pictures on the map, at most: t-SNE takes a minute for these
+BATCH = 32  # pictures per core
+SHARD = 16 * BATCH  # pictures, after which embedding.json is written
+MOST_ON_MAP = 5_000  # pictures: t-SNE takes a minute for these
 FEW = 5  # pictures, below which there is no map
 BLOCK = 65_536  # vectors that are compared at once
 
@@ -63,7 +63,7 @@ class Neighbour(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Embedded:
+class Embeddings:
     """Vectors of all pictures of a source that can be read; row i of each belongs together."""
 
     weights: Pretrained
@@ -74,7 +74,7 @@ class Embedded:
 
     @property
     def samples(self) -> list[str]:
-        """Their names."""
+        """The names of the pictures."""
         return [self.pack.index.samples[number] for number in self.numbers]
 
     @property
@@ -96,31 +96,31 @@ class Embedded:
         return self.weights.preprocess.centre(self.pack.images[self.numbers[rows]])
 
     def nearest(self, picture: Picture, count: int = 8) -> list[Neighbour]:
-        """The pictures whose vectors point most nearly in the direction of this one's, the nearest first."""
+        """The `count` pictures whose vectors have the highest cosine with that of `picture`, the nearest first."""
         images = self.weights.preprocess(picture)[None]  # (1, C, H, W)
-        direction = _directions(pooled(self.weights)(images).numpy())[0]  # (F,)
+        direction = _directions(feature_extractor(self.weights)(images).numpy())[0]  # (F,)
         starts = range(0, len(self.vectors), BLOCK)
         cosines = np.concatenate([_directions(self.vectors[at : at + BLOCK]) @ direction for at in starts])
         index = self.pack.index
-        found = []
+        neighbours = []
         for row in np.argsort(-cosines, kind="stable")[:count]:
             number = self.numbers[row]
             name = index.class_names[index.labels[number]]
-            found.append(Neighbour(int(row), index.samples[number], name, float(cosines[row])))
-        return found
+            neighbours.append(Neighbour(int(row), index.samples[number], name, float(cosines[row])))
+        return neighbours
 
 
 def embed(
     weights: str | Path, source: str | Path | Data, out: str | Path, *, tell: Tell = silent, code: Code = ()
-) -> Embedded:
+) -> Embeddings:
     """Write what a model sees in each picture of a source as vectors into the folder `out`, and draw a map of them.
 
     `weights` is what `load_pretrained` takes, `source` what `vitral check` takes, or pictures that nobody has sorted
     into classes. The vector of a picture is what the model's head sees. The same call goes on where one was
     interrupted, and where all is done only reads it. `tell` hears how far it is.
 
-    >>> embedded = embed("runs/flowers", "other-flowers", "embeddings/flowers")  # doctest: +SKIP
-    >>> embedded.nearest("rose.jpg", 3)[0].label  # doctest: +SKIP
+    >>> embeddings = embed("runs/flowers", "other-flowers", "embeddings/flowers")  # doctest: +SKIP
+    >>> embeddings.nearest("rose.jpg", 3)[0].label  # doctest: +SKIP
     'rose'
     """
     folder = Path(out)
@@ -128,12 +128,12 @@ def embed(
     numbers = readable(packed)
     with _alone(folder):
         vectors = _write_vectors(pretrained, packed, numbers, folder, tell)
-        embedded = Embedded(pretrained, packed, numbers, vectors, folder)
+        embeddings = Embeddings(pretrained, packed, numbers, vectors, folder)
         if not (folder / ALL).exists():
-            _write_all(embedded, folder / ALL)
+            _write_all(embeddings, folder / ALL)
         if not (folder / MAP).exists() and len(numbers) >= FEW:
-            _draw(embedded, tell)
-    return embedded
+            _draw(embeddings, tell)
+    return embeddings
 
 
 # What probe shares
@@ -157,12 +157,12 @@ def readable(packed: Pack) -> Ints:
 
 
 def map_pictures(
-    look: Callable[[Tensor], Tensor], packed: Pack, numbers: Ints, preprocess: Preprocess
+    encode: Callable[[Tensor], Tensor], packed: Pack, numbers: Ints, preprocess: Preprocess
 ) -> Iterator[Floats]:  # each (b, F)
-    """What `look`, (B, C, H, W) → (B, F), makes of these pictures, in order: a batch a core, and few ahead."""
+    """The features by `encode`, (B, C, H, W) → (B, F), of these pictures, in order: a batch per core, and few ahead."""
 
     def one(samples: Ints) -> Floats:
-        return look(preprocess.normalise(torch.from_numpy(preprocess.centre(packed.images[samples])))).numpy()
+        return encode(preprocess.normalise(torch.from_numpy(preprocess.centre(packed.images[samples])))).numpy()
 
     with one_core_each() as pool:
         ahead: deque[Future[Floats]] = deque()
@@ -174,19 +174,19 @@ def map_pictures(
             yield ahead.popleft().result()
 
 
-def pooled(weights: Pretrained) -> Callable[[Tensor], Tensor]:
-    """What the model's head sees: (B, C, H, W) → (B, F)."""
+def feature_extractor(weights: Pretrained) -> Callable[[Tensor], Tensor]:
+    """A function from images to the input of the model's head: (B, C, H, W) → (B, F)."""
     model = weights.model
 
     @torch.inference_mode()
-    def look(images: Tensor) -> Tensor:
+    def extract(images: Tensor) -> Tensor:
         return model.pool(model.head_tokens(images))
 
-    return look
+    return extract
 
 
 def identity(weights: Pretrained) -> str:
-    """The same for the same numbers, prepared the same way, whatever file they come from."""
+    """A sha256 of config, preprocessing and weights: the same for the same numbers, whatever file they come from."""
     digest = hashlib.sha256(json.dumps([weights.model.config.write(), weights.preprocess.write()]).encode())
     for name, tensor in weights.model.state_dict().items():
         digest.update(name.encode())
@@ -199,7 +199,7 @@ def identity(weights: Pretrained) -> str:
 
 @dataclass(frozen=True)
 class State:
-    """What embedding.json says."""
+    """The content of embedding.json."""
 
     format: int
     weights: str  # sha256
@@ -209,12 +209,13 @@ class State:
 
 
 def _write_vectors(pretrained: Pretrained, packed: Pack, numbers: Ints, folder: Path, tell: Tell) -> Floats:
-    """All vectors; those that are there already are not made again."""
+    """Write the vectors of all pictures, but those that are there already; returns all, memory-mapped."""
     config = pretrained.model.config
-    one = pooled(pretrained)(torch.zeros(1, config.channels, *pretrained.preprocess.image_size))  # (1, F)
+    extract = feature_extractor(pretrained)
+    one = extract(torch.zeros(1, config.channels, *pretrained.preprocess.image_size))  # (1, F)
     shape = (len(numbers), one.shape[1])
-    begun = State(FORMAT, identity(pretrained), packed.sha256, shape)
-    path, done = folder / VECTORS, _done(folder, begun)
+    state = State(FORMAT, identity(pretrained), packed.sha256, shape)
+    path, done = folder / VECTORS, _rows_done(folder, state)
     if not done:
         for name in (STATE, ALL, MAP, "nearest.png"):  # so that nothing old is taken for new
             (folder / name).unlink(missing_ok=True)
@@ -225,40 +226,40 @@ def _write_vectors(pretrained: Pretrained, packed: Pack, numbers: Ints, folder: 
     # Not through the memory map: on a full disk that would end the process without a word.
     with path.open("r+b") as file:
         file.seek(vectors.offset + done * vectors.strides[0])
-        for batch in map_pictures(pooled(pretrained), packed, numbers[done:], pretrained.preprocess):
+        for batch in map_pictures(extract, packed, numbers[done:], pretrained.preprocess):
             file.write(np.ascontiguousarray(batch, np.float32).data)
             done += len(batch)
             if done % SHARD == 0 or done == len(numbers):
                 file.flush()
                 os.fsync(file.fileno())
-                write_whole(folder / STATE, json.dumps({**asdict(begun), "done": done}) + "\n")
+                write_whole(folder / STATE, json.dumps({**asdict(state), "done": done}) + "\n")
             tell(Progress(done, len(numbers), LOOKING))
     return vectors
 
 
-def _done(folder: Path, begun: State) -> int:
-    """How many rows are there, of the same weights and pictures."""
+def _rows_done(folder: Path, state: State) -> int:
+    """How many rows the folder has of the same weights and pictures."""
     try:
-        told = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        done = int(told.pop("done"))
-        same = told == json.loads(json.dumps({k: v for k, v in asdict(begun).items() if k != "done"}))
-        there = np.load(folder / VECTORS, mmap_mode="r").shape == begun.shape
+        previous = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        done = int(previous.pop("done"))
+        same = previous == json.loads(json.dumps({k: v for k, v in asdict(state).items() if k != "done"}))
+        there = np.load(folder / VECTORS, mmap_mode="r").shape == state.shape
         return done if same and there else 0
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return 0
 
 
-def _write_all(embedded: Embedded, path: Path) -> None:
-    """Whole or not at all; by a file and not by bytes, since a million vectors are close to a gigabyte."""
+def _write_all(embeddings: Embeddings, path: Path) -> None:
+    """Write embeddings.npz, whole or not at all; not by bytes, since a million vectors are close to a gigabyte."""
     temporary = path.with_name(f".{path.name}.part")
     with temporary.open("wb") as file:
         np.savez(
             file,
-            samples=np.array(embedded.samples),
-            labels=embedded.labels,
-            class_names=np.array(embedded.class_names),
-            splits=embedded.splits,
-            vectors=embedded.vectors,
+            samples=np.array(embeddings.samples),
+            labels=embeddings.labels,
+            class_names=np.array(embeddings.class_names),
+            splits=embeddings.splits,
+            vectors=embeddings.vectors,
         )
         file.flush()
         os.fsync(file.fileno())
@@ -267,7 +268,7 @@ def _write_all(embedded: Embedded, path: Path) -> None:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One embedding a folder at a time."""
+    """Hold the lock of a folder, so that one process at a time writes embeddings there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock")
@@ -287,18 +288,19 @@ def _alone(folder: Path) -> Iterator[None]:
 # On a plane
 
 
-def _draw(embedded: Embedded, tell: Tell) -> None:
-    count = len(embedded.numbers)
-    rows = np.sort(np.random.default_rng(0).permutation(count)[:MAPPED])
+def _draw(embeddings: Embeddings, tell: Tell) -> None:
+    count = len(embeddings.numbers)
+    rows = np.sort(np.random.default_rng(0).permutation(count)[:MOST_ON_MAP])
     tell(Progress(0, 1, "making a map"))
-    places = on_a_plane(_directions(embedded.vectors[rows]))
-    labels, names = embedded.labels[rows], embedded.class_names
-    draw_map(embedded.folder / MAP, places, labels, names, lambda chosen: embedded.images(rows[chosen]), count)
+    places = on_a_plane(_directions(embeddings.vectors[rows]))
+    labels, names = embeddings.labels[rows], embeddings.class_names
+    draw_map(embeddings.folder / MAP, places, labels, names, lambda part: embeddings.images(rows[part]), count)
     tell(Progress(1, 1, "making a map"))
 
 
 def on_a_plane(vectors: Floats) -> Floats:  # (n, F) → (n, 2)
-    """t-SNE: what is near stays near; how far apart distant ones lie, and how large a group is, means nothing."""
+    """The vectors on a plane by t-SNE: what is near stays near; how far apart distant ones lie, and how large a group is,
+    means nothing."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 

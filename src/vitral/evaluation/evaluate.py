@@ -1,4 +1,4 @@
-"""A run is asked about the pictures that it has never seen."""
+"""Evaluate a run on pictures that it has never seen."""
 
 import hashlib
 import warnings
@@ -31,7 +31,7 @@ from vitral.weights.own import Weights
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The figures, and what they were made from."""
+    """The metrics of a run on test pictures, with the outputs and labels that they come from."""
 
     run: Run
     weights: Weights
@@ -40,19 +40,19 @@ class Evaluation:
     numbers: NDArray[np.int64]  # (n,) of the test pictures in the pack
     outputs: Outputs
     labels: NDArray[np.int64]  # (n,)
-    folder: Path  # where what was found is written
+    folder: Path  # where the results are written
     own: bool = True  # whether these are the run's own test pictures, and not those of another source
     mirrored: bool = False  # whether the mean with the mirror image was taken
     notes: tuple[str, ...] = ()  # a sentence each
 
     @property
     def pictures(self) -> int:
-        """How many pictures."""
+        """The number of test pictures."""
         return len(self.numbers)
 
     @property
     def samples(self) -> list[str]:
-        """Their names."""
+        """The names of the test pictures."""
         return [self.pack.index.samples[number] for number in self.numbers]
 
     def images(self, chosen: NDArray[np.int64] | list[int]) -> NDArray[np.uint8]:
@@ -72,7 +72,7 @@ class Evaluation:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """All figures."""
+        """All metrics, of the calibrated probabilities."""
         return measure(self.labels, self.probabilities, self.weights.class_names, self.group_of)
 
     @property
@@ -84,7 +84,7 @@ class Evaluation:
 
     @cached_property
     def uncalibrated(self) -> Metrics:
-        """The same, had there been no temperature."""
+        """All metrics, of the probabilities without the temperature."""
         plain = self.outputs.logits.double().softmax(dim=1).numpy()
         return (
             measure(self.labels, plain, self.weights.class_names, self.group_of) if self.calibration else self.metrics
@@ -102,9 +102,9 @@ class Evaluation:
 
     @property
     def baseline(self) -> BaselineComparison | None:
-        """The model beside the simple methods that were tried first, if they were."""
-        stored = self.run.baseline if self.own else None
-        return None if stored is None else compare_with_baseline(stored, self.samples, self.right)
+        """The comparison with the simple methods that were tried first, if they were."""
+        baseline = self.run.baseline if self.own else None
+        return None if baseline is None else compare_with_baseline(baseline, self.samples, self.right)
 
     @property
     def beside(self) -> BaselineComparison | None:
@@ -134,10 +134,11 @@ class Evaluation:
         return self.metrics.confusion
 
     def write(self) -> dict[str, Any]:
-        """As evaluation.json has it."""
+        """The evaluation as values for evaluation.json."""
         names, predicted = self.weights.class_names, self.outputs.predicted
-        tempered = {metric.name for metric in METRICS if metric.tempered}
-        plain = {name: figure for name, figure in self.uncalibrated.figures.items() if name in tempered}
+        names_with_temperature = {metric.name for metric in METRICS if metric.uses_temperature}
+        figures = self.uncalibrated.figures.items()
+        plain = {name: figure for name, figure in figures if name in names_with_temperature}
         return {
             "format": FORMAT,
             "split": "test" if self.own else "all",
@@ -241,14 +242,14 @@ def evaluate(
 
 
 def _folder(run: Run, data: str | Path | None, mirrored: bool) -> Path:
-    """The run's own, or one in evaluations/ that nothing else is in."""
+    """The folder of the results: the run's own, or one in evaluations/ that nothing else is in."""
     if data is None:
         return run.folder / "evaluations" / "own-mirrored" if mirrored else run.folder
     name = last_name(str(data)) + ("-mirrored" if mirrored else "")
     for number in count(1):
         folder = run.folder / "evaluations" / (name if number == 1 else f"{name}-{number}")
-        stored = Run(folder).evaluation
-        if stored is None or (stored.get("source"), stored.get("mirrored", False)) == (str(data), mirrored):
+        previous = Run(folder).evaluation
+        if previous is None or (previous.get("source"), previous.get("mirrored", False)) == (str(data), mirrored):
             return folder
     raise AssertionError  # there are enough numbers
 
@@ -257,7 +258,7 @@ Pictures = tuple[Pack, NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]  #
 
 
 def _own(run: Run, weights: Weights, source: PythonSource | Pack | None) -> Pictures:
-    """The test pictures."""
+    """The run's own test pictures."""
     recipe = run.recipe
     if isinstance(source, Pack):
         packed = source
@@ -297,25 +298,25 @@ def _other(run: Run, weights: Weights, source: str) -> Pictures:
         )
     if missing := [name for name, label in known.items() if not (labels == label).any()]:
         notes.append(f"{source} has no pictures of {_some(missing)}: nothing is known about that.")
-    notes += learnt_before(run, packed, numbers[labels >= 0])
+    notes += training_overlap(run, packed, numbers[labels >= 0])
     return packed, numbers[labels >= 0], labels[labels >= 0], tuple(notes)
 
 
-def learnt_before(run: Run, packed: Pack, numbers: NDArray[np.int64]) -> list[str]:
-    """A sentence where the run was trained or chosen with some of these pictures; none where its own are gone."""
+def training_overlap(run: Run, packed: Pack, numbers: NDArray[np.int64]) -> list[str]:
+    """A note, where the run was trained or validated with some of these pictures; none where its own are gone."""
     recipe = run.recipe
     try:
         own = pack(open_source(recipe.data), run.weights().preprocess, data_directory(recipe.data.directory))
     except VitralError:
         return []
-    learnt = set(_digests(own, np.concatenate([own.of("train"), own.of("validation")])))
-    again = sum(digest in learnt for digest in _digests(packed, numbers))
+    known = set(_digests(own, np.concatenate([own.of("train"), own.of("validation")])))
+    again = sum(digest in known for digest in _digests(packed, numbers))
     repeats = f"{again:,} of these {len(numbers):,} pictures were learnt from, or watched in training"
     return [f"{repeats}: as far as they go, this is no test."] if again else []
 
 
 def _digests(packed: Pack, numbers: NDArray[np.int64]) -> Iterator[bytes]:
-    """What each picture looks like to the model: equal also where files have other names."""
+    """A digest of the pixels of each picture: equal also where files have other names."""
     for number in numbers:
         yield hashlib.blake2b(packed.images[number].tobytes(), digest_size=16).digest()
 

@@ -1,6 +1,6 @@
-"""Pictures of how a run went and how good it is, written into its folder as PNG.
+"""Figures of the training and the quality of a run, written into its folder as PNG.
 
-Given a file to write `to`, a figure comes without title, for the report, which says in text what it shows.
+With a file `to`, a figure is written there, and has no title: it is for the report, which has the title as text.
 """
 
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from vitral.data.config import Augment
 from vitral.evaluation.metrics import BINS
 from vitral.look.explain import DEFAULT
-from vitral.look.figures import GREEN, RED, Theme, caption, figure, show_image, theme, where_it_looked
-from vitral.look.maps import attending
+from vitral.look.figures import GREEN, RED, Theme, caption, draw_attention, figure, show_image, theme
+from vitral.look.maps import as_vit
 from vitral.look.readings import METHODS, answer_by_head
 from vitral.recipe import Recipe
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from vitral.evaluation.evaluate import Evaluation
 
-NUMBERED = 40  # classes, up to which a confusion matrix has room for numbers
+MOST_NUMBERED = 40  # classes, up to which a confusion matrix has room for numbers
 ROWS = 200  # classes, up to which all are drawn, one below the other
 COLUMNS = 8  # pictures side by side
 
 
 def draw(evaluation: "Evaluation") -> None:
-    """All of them. The curves belong to the run, and stay with it."""
+    """Draw all figures of an evaluation. The curves belong to the run, and are drawn for its own evaluation only."""
     if evaluation.folder == evaluation.run.folder:
         curves(evaluation)
     classes(evaluation)
@@ -40,12 +40,12 @@ def draw(evaluation: "Evaluation") -> None:
 
 
 def of_what(evaluation: "Evaluation") -> str:
-    """What the figures are of, in words."""
+    """The pictures of an evaluation, in words."""
     return "test pictures" if evaluation.own else "pictures"
 
 
 def how_many(evaluation: "Evaluation") -> str:
-    """`360 test pictures`, `1 picture`."""
+    """The number of pictures in words: `360 test pictures`, `1 picture`."""
     words = of_what(evaluation)
     return f"{evaluation.pictures:,} {words if evaluation.pictures != 1 else words[:-1]}"
 
@@ -56,7 +56,7 @@ Panel = Literal["loss", "accuracy"]
 def curves(
     evaluation: "Evaluation", to: IO[bytes] | None = None, dark: bool = False, only: Panel | None = None
 ) -> None:
-    """Loss and accuracy, epoch by epoch; or one of the two."""
+    """Draw loss and accuracy, epoch by epoch; or `only` one of the two."""
     epochs = [line for line in evaluation.run.metrics if line["event"] == "epoch"]
     if not epochs:
         return
@@ -113,14 +113,14 @@ def _panel(axes: "Axes", epochs: list[dict[str, Any]], name: Panel, evaluation: 
 
 
 def classes(evaluation: "Evaluation") -> None:
-    """How many pictures of each class were recognised."""
+    """Draw the recall of each class."""
     rows, colours, words = list(evaluation.metrics.classes), theme(dark=False), of_what(evaluation)
     what = f"Share of each class's {words} recognised, with 95 % intervals; dotted: all, {evaluation.accuracy:.1%}."
     if len(rows) > ROWS:
-        tested = [one for one in rows if one.recall]
-        rows = sorted(tested, key=lambda one: one.recall.value if one.recall else 1.0)[:ROWS]
+        with_recall = [one for one in rows if one.recall]
+        rows = sorted(with_recall, key=lambda one: one.recall.value if one.recall else 1.0)[:ROWS]
         what += f" The {ROWS} least recognised of {len(evaluation.metrics.classes):,} classes."
-    size, row = (10, 0.34) if len(rows) <= NUMBERED else (8, 0.2)
+    size, row = (10, 0.34) if len(rows) <= MOST_NUMBERED else (8, 0.2)
     height = 1.3 + row * len(rows)
     with figure(evaluation.folder / "classes.png", 7, height, "Class by class", what) as canvas:
         axes = canvas.subplots()
@@ -146,12 +146,12 @@ def classes(evaluation: "Evaluation") -> None:
 
 
 def confusion(evaluation: "Evaluation", to: IO[bytes] | None = None, dark: bool = False) -> None:
-    """What was taken for what."""
+    """Draw the confusion matrix."""
     title = "" if to else "Confusion matrix"
     what = "" if to else how_to_read_confusion(len(evaluation.weights.class_names))
     labels = [caption(name, 22) for name in evaluation.weights.class_names]
     n = len(labels)
-    cell = 0.5 if n <= 12 else 0.36 if n <= NUMBERED else max(0.14, 5.6 / n) if n <= 100 else 14 / n  # inches
+    cell = 0.5 if n <= 12 else 0.36 if n <= MOST_NUMBERED else max(0.14, 5.6 / n) if n <= 100 else 14 / n  # inches
     longest = 0.075 * max(map(len, labels))
     side = cell * n + 0.7 + longest
     where = to or evaluation.folder / "confusion.png"
@@ -160,9 +160,11 @@ def confusion(evaluation: "Evaluation", to: IO[bytes] | None = None, dark: bool 
 
 
 def how_to_read_confusion(classes: int) -> str:
-    """Colours and numbers, in words."""
+    """How to read the colours and numbers of a confusion matrix, in words."""
     colour = "Each row is one class; colour is the share of the row"
-    return f"{colour}, numbers are pictures; no number: none." if classes <= NUMBERED else f"{colour}: strong is all."
+    return (
+        f"{colour}, numbers are pictures; no number: none." if classes <= MOST_NUMBERED else f"{colour}: strong is all."
+    )
 
 
 def _matrix(axes: "Axes", matrix: NDArray[np.int64], labels: list[str], cell: float, colours: Theme) -> None:
@@ -172,9 +174,9 @@ def _matrix(axes: "Axes", matrix: NDArray[np.int64], labels: list[str], cell: fl
     shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     colour_map = LinearSegmentedColormap.from_list("shares", list(colours.shares))
     axes.imshow(shares, cmap=colour_map, vmin=0, vmax=1)
-    size = 10 if n <= 12 else 7.5 if n <= NUMBERED else 7
+    size = 10 if n <= 12 else 7.5 if n <= MOST_NUMBERED else 7
     for row, column in zip(*np.nonzero(matrix), strict=True):
-        if n > NUMBERED:
+        if n > MOST_NUMBERED:
             break
         red, green, blue, _ = colour_map(shares[row, column])
         bright = 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
@@ -205,7 +207,7 @@ def _matrix(axes: "Axes", matrix: NDArray[np.int64], labels: list[str], cell: fl
 
 
 def reliability(evaluation: "Evaluation", to: IO[bytes] | None = None, dark: bool = False) -> None:
-    """How often it is right when it says that it is so sure."""
+    """Draw the accuracy against the confidence, bin by bin."""
     from matplotlib.ticker import MaxNLocator
 
     bins, colours = evaluation.metrics.reliability, theme(dark)
@@ -231,28 +233,28 @@ def reliability(evaluation: "Evaluation", to: IO[bytes] | None = None, dark: boo
             axis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
 
-def chosen_wrong(evaluation: "Evaluation", most: int) -> NDArray[np.int64]:
-    """The most confident mistakes, the surest first."""
+def surest_mistakes(evaluation: "Evaluation", most: int) -> NDArray[np.int64]:
+    """The rows of the most confident mistakes, the surest first."""
     confident, is_right = evaluation.probabilities.max(axis=1), evaluation.right
     return np.flatnonzero(~is_right)[np.argsort(-confident[~is_right], kind="stable")][:most]
 
 
-def chosen_right(evaluation: "Evaluation", most: int) -> NDArray[np.int64]:
-    """Evenly from the least to the most confident, so that the doubtful ones are seen too."""
+def some_right(evaluation: "Evaluation", most: int) -> NDArray[np.int64]:
+    """The rows of right answers, evenly from the least to the most confident, so that doubtful ones are seen too."""
     confident, is_right = evaluation.probabilities.max(axis=1), evaluation.right
     by_doubt = np.flatnonzero(is_right)[np.argsort(confident[is_right], kind="stable")]
     return by_doubt[np.linspace(0, len(by_doubt) - 1, min(most, len(by_doubt))).astype(int)]
 
 
 def predictions(evaluation: "Evaluation") -> None:
-    """Pictures that it got wrong, the most confident mistakes first, and some that it got right."""
-    wrong, right = chosen_wrong(evaluation, 2 * COLUMNS), chosen_right(evaluation, 2 * COLUMNS)
+    """Draw pictures with wrong answers, the most confident mistakes first, and some with right answers."""
+    wrong, right = surest_mistakes(evaluation, 2 * COLUMNS), some_right(evaluation, 2 * COLUMNS)
     columns = max(5, min(COLUMNS, max(len(wrong), len(right))))
     wrong_rows, right_rows = -(-len(wrong) // columns), -(-len(right) // columns)
     rows = wrong_rows + right_rows
     height, width = evaluation.weights.preprocess.image_size
     tall = 0.55 + 1.1 * min(2.0, height / width)
-    path, what = evaluation.folder / "predictions.png", _what_is_shown(evaluation, len(wrong), len(right))
+    path, what = evaluation.folder / "predictions.png", _predictions_text(evaluation, len(wrong), len(right))
     with figure(path, 1.15 * columns, 0.8 + tall * rows, "Predictions", what) as canvas:
         grid = canvas.subplots(rows, columns, squeeze=False)
         for axes in grid.flat:
@@ -261,7 +263,7 @@ def predictions(evaluation: "Evaluation") -> None:
         _gallery(evaluation, grid.flat[wrong_rows * columns :], right, GREEN)
 
 
-def _what_is_shown(evaluation: "Evaluation", wrong: int, right: int) -> str:
+def _predictions_text(evaluation: "Evaluation", wrong: int, right: int) -> str:
     all_wrong, pictures = int((~evaluation.right).sum()), how_many(evaluation)
     if not all_wrong:
         text = f"None of {pictures} is wrong."
@@ -279,9 +281,9 @@ def _what_is_shown(evaluation: "Evaluation", wrong: int, right: int) -> str:
     return f"{text} {below}{', from the least sure to the surest' if right > 1 else ''}."
 
 
-def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], colour: str) -> None:
+def _gallery(evaluation: "Evaluation", places: Any, rows: NDArray[np.int64], colour: str) -> None:
     names, predicted = evaluation.weights.class_names, evaluation.outputs.predicted
-    for axes, i in zip(places, chosen, strict=False):
+    for axes, i in zip(places, rows, strict=False):
         axes.axis("on")
         show_image(axes, evaluation.images([i])[0])
         answer, was = names[predicted[i]], names[evaluation.labels[i]]
@@ -292,14 +294,14 @@ def _gallery(evaluation: "Evaluation", places: Any, chosen: NDArray[np.int64], c
 
 
 def attention(evaluation: "Evaluation", most: int = 10) -> None:
-    """Where it looked: one picture of each class, as far as there is room."""
+    """Draw the attention on one picture of each class, for at most `most` classes."""
     labels = evaluation.labels
-    chosen = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)[:most]]
-    model, preprocess = attending(evaluation.weights.model), evaluation.weights.preprocess
-    pictures = evaluation.images(chosen)
+    rows = [int(np.flatnonzero(labels == label)[0]) for label in np.unique(labels)[:most]]
+    model, preprocess = as_vit(evaluation.weights.model), evaluation.weights.preprocess
+    pictures = evaluation.images(rows)
     images = preprocess.normalise(torch.from_numpy(pictures)).to(next(model.parameters()))
-    spoke = METHODS[DEFAULT](model, images).cpu()  # (n, down, across)
+    answer_maps = METHODS[DEFAULT](model, images).cpu()  # (n, down, across)
     maps = answer_by_head(model, images)[:, 0].cpu()  # (n, heads, down, across)
     names, predicted = evaluation.weights.class_names, evaluation.outputs.predicted
-    captions = [f"is {caption(names[labels[i]], 22)},\nsays {caption(names[predicted[i]], 22)}" for i in chosen]
-    where_it_looked(evaluation.folder / "attention.png", pictures, spoke.numpy(), maps.numpy(), captions)
+    captions = [f"is {caption(names[labels[i]], 22)},\nsays {caption(names[predicted[i]], 22)}" for i in rows]
+    draw_attention(evaluation.folder / "attention.png", pictures, answer_maps.numpy(), maps.numpy(), captions)

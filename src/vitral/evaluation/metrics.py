@@ -36,7 +36,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Figure:
-    """A number, and where it lies with 95 % confidence; no interval where there are too few pictures for one."""
+    """A number, and its 95 % confidence interval; no interval where there are too few pictures for one."""
 
     value: float
     low: float | None = None
@@ -88,7 +88,7 @@ class Metrics:
 
 
 class Outcomes:
-    """Labels (n,) beside probabilities (n, classes), and what all draws of a bootstrap share of them."""
+    """Labels (n,), probabilities (n, classes), and the arrays from them that all draws of a bootstrap share."""
 
     def __init__(self, labels: Ints, probabilities: Floats) -> None:
         self.labels, self.probabilities = labels, probabilities
@@ -110,7 +110,7 @@ class Outcomes:
         return (top == self.labels[:, None]).any(axis=1)
 
 
-# What a metric is of a set in which each picture counts so many times, (n,): once, or as often as it was drawn.
+# The value of a metric where each picture counts so many times, (n,): once, or as often as the bootstrap draws it.
 Value = Callable[[Outcomes, Floats], float]
 
 
@@ -147,7 +147,7 @@ def calibration_error(outcomes: Outcomes, times: Floats) -> float:
 
 
 def calibration_error_by_chance(outcomes: Outcomes) -> float:
-    """What it would be on average, were the model perfectly calibrated: right as often as it says."""
+    """The mean calibration error of a perfectly calibrated model: right as often as it says."""
     random, once = np.random.default_rng(0), np.ones(outcomes.pictures)
     draws = (random.random(outcomes.pictures) < outcomes.confidence for _ in range(CHANCES))
     return float(np.mean([_apart(outcomes, once, correct) for correct in draws]))
@@ -155,7 +155,7 @@ def calibration_error_by_chance(outcomes: Outcomes) -> float:
 
 @dataclass(frozen=True)
 class Metric:
-    """A row: how it is worked out, what it can be, and the words for it."""
+    """A row of METRICS: how the metric is computed, its range, and the words for it."""
 
     name: str  # as evaluation.json has it
     title: str
@@ -163,20 +163,19 @@ class Metric:
     value: Value
     long_title: str = ""  # where no meaning stands beside it, as on the model card; "": the title
     most: float = 1.0  # what it can be at most; the least is 0
-    is_share: bool = True  # told in percent
+    is_share: bool = True  # shown in percent
     of_pictures: bool = False  # a share of the pictures, which has Wilson's interval
     more_classes_than: int = 0  # it says something
-    tempered: bool = False  # depends on the temperature, and is also told as it would be without
-    by_chance: Callable[[Outcomes], float] | None = (
-        None  # how far above 0 chance alone lifts it: the interval's low end
-    )
+    uses_temperature: bool = False  # and is also reported as it would be without
+    # How far above 0 chance alone lifts it: the low end of the interval.
+    by_chance: Callable[[Outcomes], float] | None = None
 
     def text(self, value: float) -> str:
-        """The number, as people read it."""
+        """A value of the metric as text."""
         return f"{value:.1%}" if self.is_share else f"{value:.3f}"
 
 
-METRICS = (  # in the order in which they are told
+METRICS = (  # in the order of report and files
     Metric("accuracy", "Accuracy", "How many of the pictures it gets right.", accuracy, of_pictures=True),
     Metric(
         "top_5",
@@ -206,7 +205,7 @@ METRICS = (  # in the order in which they are told
         loss,
         most=np.inf,
         is_share=False,
-        tempered=True,
+        uses_temperature=True,
     ),
     Metric(
         "calibration_error",
@@ -214,7 +213,7 @@ METRICS = (  # in the order in which they are told
         "How far its probabilities are from how often it is right: at 0%, of answers given with 80%, 80% are right. "
         "With so many pictures chance alone gives {by_chance:.1%}.",
         calibration_error,
-        tempered=True,
+        uses_temperature=True,
         by_chance=calibration_error_by_chance,
     ),
 )
@@ -223,7 +222,8 @@ METRICS = (  # in the order in which they are told
 def measure(
     labels: Ints, probabilities: Floats, class_names: tuple[str, ...], groups: Sequence[str] | None = None
 ) -> Metrics:
-    """`labels` (n,) beside `probabilities` (n, classes). `groups` (n,) says which pictures belong together."""
+    """Compute all metrics of `probabilities` (n, classes) for `labels` (n,). `groups` (n,) says which pictures belong
+    together."""
     n, classes = probabilities.shape
     if not n:
         raise DataError("There are no pictures to measure on.")
@@ -288,7 +288,7 @@ def _bin(outcomes: Outcomes, number: int) -> Bin:
 def _bootstrap(
     outcomes: Outcomes, metrics: Sequence[Metric], by_chance: dict[str, float], groups: Sequence[str] | None
 ) -> dict[str, Figure]:
-    """By name; without intervals where there are too few pictures or groups to draw from."""
+    """The metrics by name; without intervals where there are too few pictures or groups to draw from."""
     n, names = outcomes.pictures, [metric.name for metric in metrics]
 
     def values(times: Floats) -> list[float]:
@@ -318,12 +318,12 @@ def _apart(outcomes: Outcomes, times: Floats, correct: Bools) -> float:
 
 
 def _counts(outcomes: Outcomes, times: Floats) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Of each class: its pictures, how often it was the answer, and how often rightly; (classes,) each."""
+    """For each class: its pictures, how often it was the answer, and how often rightly; (classes,) each."""
     labels, classes = outcomes.labels, outcomes.classes
     labelled, predicted = np.bincount(labels, times, classes), np.bincount(outcomes.predicted, times, classes)
     return labelled, predicted, np.bincount(labels, times * outcomes.correct, classes)
 
 
 def _ratio(above: NDArray[Any], below: NDArray[Any]) -> NDArray[Any]:
-    """0 where there is nothing to share."""
+    """The quotient; 0 where `below` is 0."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)

@@ -11,11 +11,11 @@ DRAWS = 2_000
 
 
 @dataclass(frozen=True)
-class Paired:
-    """How much better the second is than the first, and where that lies with 95 % confidence.
+class PairedComparison:
+    """How much better the second is than the first, with a 95 % confidence interval.
 
     By a bootstrap over pictures; one run beside one is judged by McNemar's exact test. Pictures that both have right,
-    or both wrong, tell nothing: the interval is narrower than those of the two accuracies. What other seeds would give
+    or both wrong, say nothing: the interval is narrower than those of the two accuracies. What other seeds would give
     is not in it.
     """
 
@@ -36,7 +36,7 @@ class Paired:
 
     @property
     def verdict(self) -> str:
-        """In a sentence."""
+        """The verdict in a sentence."""
         better, worse, low, high = self.second, self.first, self.low, self.high
         if self.difference < 0:
             better, worse, low, high = worse, better, -high, -low
@@ -53,19 +53,20 @@ class Paired:
         return f"{apart}, which can be luck ({interval}): they are not told apart."
 
 
-def paired(first: str, second: str, right: NDArray[np.float64], other: NDArray[np.float64]) -> Paired:
-    """`right` and `other`, (n,): the share of the runs that had each picture right; of one run 0 or 1."""
+def compare_paired(first: str, second: str, right: NDArray[np.float64], other: NDArray[np.float64]) -> PairedComparison:
+    """Compare two sets of answers, picture by picture. `right` and `other`, (n,): the share of the
+    runs that had each picture right; of one run 0 or 1."""
     apart = other - right
     random = np.random.default_rng(0)  # the same interval each time
     means = [float(apart[random.integers(0, len(apart), len(apart))].mean()) for _ in range(DRAWS)]
     low, high = np.quantile(means, [0.025, 0.975])
     one_each = bool(np.isin([right, other], [0, 1]).all())
     by_luck = luck(int((apart > 0).sum()), int((apart < 0).sum())) if one_each else None
-    return Paired(first, second, len(apart), float(apart.mean()), float(low), float(high), by_luck)
+    return PairedComparison(first, second, len(apart), float(apart.mean()), float(low), float(high), by_luck)
 
 
 def luck(gained: int, lost: int) -> float:
-    """How probable it is that two who are equally good differ so much (McNemar's exact test).
+    """The probability that two equally good models differ so much (McNemar's exact test).
 
     >>> luck(4, 0)
     0.125

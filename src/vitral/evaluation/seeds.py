@@ -33,7 +33,7 @@ class SeedSpread:
 
 
 def spread_over_seeds(evaluations: Iterable[Evaluation]) -> SeedSpread:
-    """Of runs that were measured on their own test pictures."""
+    """The spread of the accuracies of runs that were measured on their own test pictures."""
     runs = [(evaluation.accuracy, evaluation.run.record.steps) for evaluation in evaluations]
     accuracies, steps = zip(*runs, strict=True)
     return SeedSpread(accuracies, steps)

@@ -9,7 +9,7 @@ from vitral.data.folds import OutOfFold
 from vitral.data.pack import Pack
 from vitral.files import as_csv, write_whole
 
-SHOWN = 64  # on the sheet
+MOST_TILES = 64  # on the sheet
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Suspect:
 
     @property
     def probabilities(self) -> tuple[str, str]:
-        """Of the label and of the other class, as suspects.csv has them."""
+        """The probabilities of the label and of the other class, as suspects.csv has them."""
         return f"{self.label_probability:.4f}", f"{self.suggested_probability:.4f}"
 
 
 def suspects(outputs: OutOfFold) -> list[Suspect]:
-    """The most doubtful first.
+    """The pictures with a doubtful label, the most doubtful first.
 
     A picture is suspect where another class is at least as probable as that class is for its own pictures, on average
     (confident learning: Northcutt et al. 2021): so a model that is unsure of a class does not accuse in its name.
@@ -48,7 +48,7 @@ def suspects(outputs: OutOfFold) -> list[Suspect]:
     above = np.where(probabilities >= own, probabilities, 0.0)  # (n, classes)
     above[rows, labels] = 0.0
     other = above.argmax(axis=1)
-    accused = np.flatnonzero((above[rows, other] > 0) & (probabilities[rows, other] > probabilities[rows, labels]))
+    suspect_rows = np.flatnonzero((above[rows, other] > 0) & (probabilities[rows, other] > probabilities[rows, labels]))
     doubtful = [
         Suspect(
             int(numbers[row]),
@@ -59,13 +59,13 @@ def suspects(outputs: OutOfFold) -> list[Suspect]:
             float(probabilities[row, labels[row]]),
             float(probabilities[row, other[row]]),
         )
-        for row in accused
+        for row in suspect_rows
     ]
     return sorted(doubtful, key=lambda suspect: -suspect.doubt)
 
 
 def write_suspects(doubtful: list[Suspect], pack: Pack, folder: Path) -> None:
-    """suspects.csv with all of them, and suspects.png with the first."""
+    """Write suspects.csv with all of them, and suspects.png with the first."""
     from vitral.look.sheets import Section, Tile, as_picture, write_sheet
 
     header = ("sample", "split", "label", "suggested", "label_probability", "suggested_probability")
@@ -79,12 +79,13 @@ def write_suspects(doubtful: list[Suspect], pack: Pack, folder: Path) -> None:
                 one.sample,
             )
         ]
-        for one in doubtful[:SHOWN]
+        for one in doubtful[:MOST_TILES]
     ]
-    shown = f"The first {SHOWN} of {len(doubtful):,}." if len(doubtful) > SHOWN else f"{len(doubtful):,} pictures."
+    count = len(doubtful)
+    subtitle = f"The first {MOST_TILES} of {count:,}." if count > MOST_TILES else f"{count:,} pictures."
     text_below = (
         "Label → what a model says that has not learnt from the picture, and how sure it is. Look before you change."
     )
     write_sheet(
-        folder / "suspects.png", "Doubtful labels", shown, [Section("The most doubtful first", text_below, tiles)]
+        folder / "suspects.png", "Doubtful labels", subtitle, [Section("The most doubtful first", text_below, tiles)]
     )

@@ -1,4 +1,4 @@
-"""What `vitral check` found, as pictures."""
+"""Contact sheets of the pictures that `vitral check` has findings on."""
 
 import re
 from dataclasses import replace
@@ -22,7 +22,7 @@ MOST_CLASSES = 100  # sheets of classes
 
 
 def draw(report: Report, folder: Path) -> None:
-    """All sheets, into a folder."""
+    """Write all sheets of a report into a folder."""
     overview(report, folder / "overview.png")
     sizes(report, folder / "sizes.png")
     if any(finding.samples for finding in report.findings):
@@ -30,44 +30,46 @@ def draw(report: Report, folder: Path) -> None:
     (folder / "classes").mkdir(exist_ok=True)
     for label, name in enumerate(report.index.class_names[:MOST_CLASSES]):
         word = re.sub(r"[^\w-]+", "_", name)[:40]
-        of_class(report, label, folder / "classes" / f"{label:03}-{word}.png")
+        class_sheet(report, label, folder / "classes" / f"{label:03}-{word}.png")
 
 
 def overview(report: Report, path: Path) -> None:
-    """A row a class."""
+    """Write the sheet that has a row of pictures per class."""
     index, counts = report.index, report.counts
     sections = []
     for label, name in enumerate(index.class_names[:30]):
         numbers = _spread(np.flatnonzero(index.labels == label), COLUMNS)
-        told = ", ".join(f"{count:,} {split}" for split, count in zip(SPLITS, counts[label], strict=True) if count)
-        tiles = [[_tile(report, int(number), named=False)] for number in numbers]
-        sections.append(Section(name, told, tiles))
-    shown = "" if len(index.class_names) <= 30 else ", the first 30 of them here"
-    what = f"{len(index.samples):,} pictures of {len(index.class_names)} classes{shown}."
+        counts_text = ", ".join(
+            f"{count:,} {split}" for split, count in zip(SPLITS, counts[label], strict=True) if count
+        )
+        tiles = [[_tile(report, int(number), with_caption=False)] for number in numbers]
+        sections.append(Section(name, counts_text, tiles))
+    limit = "" if len(index.class_names) <= 30 else ", the first 30 of them here"
+    what = f"{len(index.samples):,} pictures of {len(index.class_names)} classes{limit}."
     write_sheet(path, f"{index.source}", what, sections)
 
 
-def of_class(report: Report, label: int, path: Path) -> None:
-    """Pictures of one class, spread evenly over all that there are."""
+def class_sheet(report: Report, label: int, path: Path) -> None:
+    """Write the sheet of one class: pictures of each split, spread evenly over all of them."""
     index = report.index
     sections = []
     for split in SPLITS:
         members = index.of(split)
         members = members[index.labels[members] == label]
         if len(members):
-            shown = _spread(members, 3 * COLUMNS)
-            which = "all of them" if len(shown) == len(members) else f"{len(shown)} of {len(members):,}"
-            tiles = [[replace(_tile(report, int(number)), below="")] for number in shown]
+            numbers = _spread(members, 3 * COLUMNS)
+            which = "all of them" if len(numbers) == len(members) else f"{len(numbers)} of {len(members):,}"
+            tiles = [[replace(_tile(report, int(number)), below="")] for number in numbers]
             sections.append(Section(split, which, tiles))
     write_sheet(path, index.class_names[label], f"A class of {index.source}.", sections)
 
 
 def findings(report: Report, path: Path) -> None:
-    """What was found, in the order of the report; of each kind a few."""
+    """Write the sheet of findings in the order of the report, with some pictures of each."""
     sections = []
     for finding in report.findings:
         if finding.samples:
-            groups = [[_tile(report, number) for number in group[:4]] for group in _chosen(finding)]
+            groups = [[_tile(report, number) for number in group[:4]] for group in _some_samples(finding)]
             more = len(finding.samples) - len(groups)
             text = finding.advice + (f" ({more:,} more are in findings.csv.)" if more else "")
             sections.append(Section(("! " if finding.serious else "") + finding.what, text, groups))
@@ -80,26 +82,26 @@ def findings(report: Report, path: Path) -> None:
 
 
 def sizes(report: Report, path: Path) -> None:
-    """Width against height, and what a square crop cuts away."""
-    found = report.sizes
-    with figure(path, 7.5, 5, "Sizes", f"Width and height of {len(found):,} pictures; dashed: square.") as drawn:
-        axes = drawn.subplots()
-        if not len(found):
+    """Plot width against height of all readable pictures."""
+    pixels = report.sizes  # (n, 2)
+    with figure(path, 7.5, 5, "Sizes", f"Width and height of {len(pixels):,} pictures; dashed: square.") as canvas:
+        axes = canvas.subplots()
+        if not len(pixels):
             return
-        places, counts = np.unique(found, axis=0, return_counts=True)
+        places, counts = np.unique(pixels, axis=0, return_counts=True)
         most = counts.max()
         axes.scatter(places[:, 0], places[:, 1], s=12 + 240 * counts / most, color=BLUE, alpha=0.45, linewidths=0)
-        top = found.max() * 1.08
+        top = pixels.max() * 1.08
         axes.plot([0, top], [0, top], "--", color=GREY, linewidth=1)
         axes.set(xlabel="width, pixels", ylabel="height, pixels", xlim=(0, top), ylim=(0, top))
         axes.grid(True)
         width, height = places[counts.argmax()]
-        told = f"largest dot: {most:,} of {width} × {height}"
-        axes.text(0.98, 0.04, told, transform=axes.transAxes, ha="right", fontsize=9)
+        text = f"largest dot: {most:,} of {width} × {height}"
+        axes.text(0.98, 0.04, text, transform=axes.transAxes, ha="right", fontsize=9)
 
 
-def augmented(index: Index, preprocess: Preprocess, how: Augment, seed: int, path: Path) -> None:
-    """What the model will see: a row a picture, first as it is, then in one epoch after another."""
+def augmentation(index: Index, preprocess: Preprocess, how: Augment, seed: int, path: Path) -> None:
+    """Write the sheet of what the model will see: a row per picture, first as it is, then one tile per epoch."""
     import torch
 
     from vitral.data.augment import augment, mix
@@ -108,12 +110,12 @@ def augmented(index: Index, preprocess: Preprocess, how: Augment, seed: int, pat
     numbers = np.array([number for number in numbers if _readable(index, number)])
     if not len(numbers):
         raise DataError(f"None of the first pictures of {index.source} can be read: there is nothing to draw.")
-    stored = np.stack([preprocess.stored(index.storage.read(int(number))) for number in numbers])
-    columns = [preprocess.centre(stored)]
+    pixels = np.stack([preprocess.stored(index.storage.read(int(number))) for number in numbers])
+    columns = [preprocess.centre(pixels)]
     for epoch in range(COLUMNS - 1):
         keys: Any = {"seed": seed, "epoch": epoch, "samples": numbers}
         images = augment(
-            torch.from_numpy(stored), how, size=preprocess.image_size, background=preprocess.background, **keys
+            torch.from_numpy(pixels), how, size=preprocess.image_size, background=preprocess.background, **keys
         )
         if how.mixup or how.cutmix:
             labels = torch.from_numpy(index.labels[numbers])
@@ -138,23 +140,24 @@ def _readable(index: Index, number: int) -> bool:
         return False
 
 
-def _tile(report: Report, number: int, named: bool = True) -> Tile:
+def _tile(report: Report, number: int, with_caption: bool = True) -> Tile:
     index, split = report.index, str(report.index.splits[number])
     image = None
     if not report.checks[number].error:
         decoded = decode(index.storage.read(number), at_least=(2 * TILE, 2 * TILE))
         image = decoded if not isinstance(decoded, np.ndarray) else as_picture(decoded.transpose(2, 0, 1))
-    if not named:
+    if not with_caption:
         return Tile(image)
     return Tile(image, index.samples[number], f"{split}, {index.class_names[index.labels[number]]}")
 
 
 def _spread(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """As many of them, evenly."""
+    """At most `most` of the numbers, spread evenly."""
     return numbers[np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(int))]
 
 
-def _chosen(finding: Finding) -> list[tuple[int, ...]]:
+def _some_samples(finding: Finding) -> list[tuple[int, ...]]:
+    """The samples of a finding that a sheet has room for, spread evenly."""
     most = 2 * COLUMNS if len(finding.samples[0]) == 1 else COLUMNS
     places = np.unique(np.linspace(0, len(finding.samples) - 1, min(most, len(finding.samples))).astype(int))
     return [finding.samples[place] for place in places]

@@ -1,4 +1,4 @@
-"""A picture is looked at: what the model says, where it looked for it, and how far the map is to be believed."""
+"""Explain a model's answer to a picture: the answer, maps of where the model looked, and how far to believe them."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ from vitral.plugin import Code
 from vitral.settings import unknown
 from vitral.weights.own import Weights
 
-# Chosen by measurement: docs/decisions/0012-which-map.md. Without classes there is none to speak for.
+# Chosen by measurement: docs/decisions/0012-which-map.md. class-attention needs classes.
 DEFAULT, WITHOUT_CLASSES = "class-attention", "attention"
 SHARPEST = 672  # pixels of the shorter side that a figure has room for
-TOP = 5  # answers that are told
+TOP = 5  # answers in an explanation
 
 # What each method shows, as it stands in a figure.
 MEANINGS = {
@@ -40,7 +40,7 @@ Map = NDArray[np.float32]  # (down, across)
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """All that a figure shows."""
+    """What a model answers to a picture, the maps that explain it, and the grade of the first one."""
 
     name: str  # of the picture
     picture: NDArray[np.uint8]  # (C, H, W): what the model saw, as sharp as there is room for
@@ -55,12 +55,12 @@ class Explanation:
 
     @property
     def map(self) -> Map:
-        """By the method that was asked for."""
+        """The map by `method`."""
         return self.maps[self.method]
 
     @property
     def says(self) -> str:
-        """The answer, in words; none without classes."""
+        """The answer in words; "" without classes."""
         if not self.answers:
             return ""
         label, probability = self.answers[0]
@@ -72,7 +72,7 @@ class Explanation:
         return self.grade.sentence if self.grade else self.ungraded
 
     def write(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The explanation as values for JSON."""
         return {
             "path": self.name,
             **({"label": self.answers[0][0], "probability": self.answers[0][1]} if self.answers else {}),
@@ -85,77 +85,79 @@ class Explanation:
 
 
 class Explainer:
-    """Looks at pictures with one model; `Explainer.load("runs/digits").look("picture.png")` gives an Explanation.
+    """Explains the answers of one model; `Explainer.load("runs/digits").explain("picture.png")` gives an Explanation.
 
     `method` is one of METHODS; None takes the one that explained best when all were measured. `blocks` are those whose
     heads are shown.
     """
 
-    def __init__(self, subject: InspectedModel, method: str | None = None, blocks: Some = -1) -> None:
-        self.subject = subject
-        self.method = method or (DEFAULT if subject.class_names else WITHOUT_CLASSES)
+    def __init__(self, inspected: InspectedModel, method: str | None = None, blocks: Some = -1) -> None:
+        self.inspected = inspected
+        self.method = method or (DEFAULT if inspected.class_names else WITHOUT_CLASSES)
         if self.method not in METHODS:
             raise RecipeError(unknown(self.method, list(METHODS), "method"))
-        if self.method not in subject.methods:
+        if self.method not in inspected.methods:
             raise RecipeError(
-                f"{subject.name} has no classes for {self.method} to speak for. These need none: attention, rollout."
+                f"{inspected.name} has no classes for {self.method} to speak for. These need none: attention, rollout."
             )
-        self.blocks = blocks_of(subject.model, blocks)
+        self.blocks = blocks_of(inspected.model, blocks)
 
     @classmethod
     def load(cls, source: str | Path, method: str | None = None, blocks: Some = -1, code: Code = ()) -> "Explainer":
-        """From a run or anybody's weights."""
+        """The explainer of a run, or of weights of any library."""
         return cls(InspectedModel.load(source, code), method, blocks)
 
     @cached_property
     def untrained(self) -> InspectedModel:
-        """The same model with random weights: one for all pictures."""
-        own = self.subject
-        return InspectedModel(own.name, Weights(with_random_weights(own.model), own.preprocess, own.class_names))
+        """The same model with random weights, made once for all pictures."""
+        inspected = self.inspected
+        random = Weights(with_random_weights(inspected.model), inspected.preprocess, inspected.class_names)
+        return InspectedModel(inspected.name, random)
 
     def each(self, pictures: Iterable[Path]) -> Iterator[Explanation | DataError]:
-        """One after another; for a picture that cannot be read, the error that says why."""
+        """The explanation of each picture in turn; for a picture that cannot be read, the error that says why."""
         for picture in pictures:
             try:
-                yield self.look(picture)
+                yield self.explain(picture)
             except DataError as error:
                 yield error
 
-    def look(self, picture: Picture, name: str = "The picture") -> Explanation:
-        """Look at one picture."""
+    def explain(self, picture: Picture, name: str = "The picture") -> Explanation:
+        """Explain the answer to one picture; `name` is for a picture that is no file."""
         name = str(picture) if isinstance(picture, str | Path) else name
-        subject, model = self.subject, self.subject.model
-        pixels = subject.preprocess.resized(picture)
-        answer = subject.answer(pixels)
-        images = subject.images(pixels)
+        inspected, model = self.inspected, self.inspected.model
+        pixels = inspected.preprocess.resized(picture)
+        answer = inspected.answer(pixels)
+        images = inspected.images(pixels)
         by_block = answer_by_head(model, images, self.blocks)[0].cpu().numpy()  # (blocks, heads, down, across)
-        maps = {one: subject.reading(pixels, one) for one in subject.methods}
-        names, graded = subject.class_names, not self._why_not
+        maps = {method: inspected.reading(pixels, method) for method in inspected.methods}
+        names, is_graded = inspected.class_names, not self._why_not
         return Explanation(
             name=name,
-            picture=sharp(picture, subject.preprocess),
+            picture=sharp(picture, inspected.preprocess),
             patch_size=model.config.patch_size,
-            answers=tuple((names[i], float(answer.probabilities[i])) for i in answer.ranked(TOP)) if answer else (),
+            answers=tuple((names[i], float(answer.probabilities[i])) for i in answer.top(TOP)) if answer else (),
             unlike=bool(answer and answer.distance is not None and answer.distance > 1),
             method=self.method,
             maps=maps,
             heads=dict(zip(self.blocks, by_block, strict=True)),
-            grade=self._grade(pixels, images[0], maps[self.method], answer.ranked(1)[0]) if answer and graded else None,
+            grade=self._grade(pixels, images[0], maps[self.method], answer.top(1)[0]) if answer and is_graded else None,
             ungraded=self._why_not,
         )
 
     @property
     def _why_not(self) -> str:
-        if not self.subject.class_names:
+        """Why maps of this model have no grade; "": they have one."""
+        if not self.inspected.class_names:
             return "The model has no classes, so there is no answer to grade the map by."
-        if self.subject.model.config.positions.kind == "relative":
+        if self.inspected.model.config.positions.kind == "relative":
             return "The map is not graded: with relative positions no patch can be left out."
         return ""
 
     def _grade(self, pixels: NDArray[np.uint8], image: torch.Tensor, map: Map, label: int) -> Grade:
-        calibration = self.subject.calibration
+        calibration = self.inspected.calibration
         return grade(
-            self.subject.model,
+            self.inspected.model,
             image,
             torch.from_numpy(map),
             label,
@@ -165,7 +167,8 @@ class Explainer:
 
 
 def sharp(picture: Picture, preprocess: Preprocess) -> NDArray[np.uint8]:
-    """The part that the model sees, (C, H, W), in as many times its pixels as the picture has and a figure shows."""
+    """The part of a picture that the model sees, (C, H, W), at a multiple of its size: as many pixels as the picture
+    has and a figure shows."""
     height, width = preprocess.image_size
     room = SHARPEST // min(height, width)
     if room > 1 and isinstance(preprocess.resize, Resize | Scale):

@@ -1,4 +1,4 @@
-"""One look for all figures, and the figures of attention."""
+"""The style that all figures share, and the figure of attention."""
 
 import textwrap
 import warnings
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart.
+# Okabe and Ito's colours, which differ to people with any kind of colour vision.
 BLUE, ORANGE, GREEN, RED, GREY, INK = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#8A8F98", "#22262B"
 BRIGHTEST = 0.03  # of the patches of a map, which all have the brightest colour
 MAP = "cividis"  # perceptually even, and the same to all kinds of colour vision
@@ -102,7 +102,8 @@ def _style(colours: Theme) -> Any:  # matplotlib types the keys one by one
 def figure(
     to: Path | IO[bytes], width: float, height: float, title: str, subtitle: str, *, dark: bool = False
 ) -> Iterator["Figure"]:
-    """An empty figure in the common style, drawn on and then written; sizes in inches. No global state is changed.
+    """An empty figure in the common style, which is written `to` a file on leaving; sizes in inches. No global state
+    is changed.
 
     The subtitle is broken into lines that fit; for each after the first the figure grows.
     """
@@ -112,19 +113,19 @@ def figure(
     lines = textwrap.wrap(subtitle, int(14 * width))
     height += 0.18 * max(0, len(lines) - 1)
     with matplotlib.rc_context(_style(theme(dark))):
-        drawn = Figure(figsize=(width, height), layout="constrained")
+        canvas = Figure(figsize=(width, height), layout="constrained")
         if title:
             # Empty lines below the title keep the room for the subtitle: one of 14 points for 1.3 of 9.5.
             room = "\n" * -(-3 * len(lines) // 4)
-            drawn.suptitle(title + room, x=0.01, ha="left", fontsize=14, fontweight="bold")
+            canvas.suptitle(title + room, x=0.01, ha="left", fontsize=14, fontweight="bold")
             style: Any = {"ha": "left", "va": "top", "fontsize": 9.5, "linespacing": 1.3}
-            drawn.text(0.01, 1 - 0.34 / height, "\n".join(lines), color=theme(dark).soft, **style)
-        yield drawn
+            canvas.text(0.01, 1 - 0.34 / height, "\n".join(lines), color=theme(dark).soft, **style)
+        yield canvas
         png = BytesIO()
         with warnings.catch_warnings():
-            # A name in letters that the font does not have is drawn as boxes; in the report it is text.
+            # A name in letters that the font does not have is canvas as boxes; in the report it is text.
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-            drawn.savefig(png, format="png")
+            canvas.savefig(png, format="png")
     if isinstance(to, Path):
         write_whole(to, png.getvalue())
     else:
@@ -132,13 +133,13 @@ def figure(
 
 
 def caption(name: str, most: int = 10_000) -> str:
-    """A name as a figure can show it: short, one line, and $ is a dollar and not the start of a formula."""
+    """A name as a figure can show it: at most `most` letters, on one line; $ is a dollar, and starts no formula."""
     name = "".join(sign if sign.isprintable() else "·" for sign in name)
     return (name if len(name) <= most else f"{name[: most - 1]}…").replace("$", r"\$")
 
 
 def show_image(axes: "Axes", image: NDArray[np.uint8]) -> None:  # (C, H, W)
-    """A picture with square, unblurred pixels and no axes around it; of bands, the first."""
+    """Show a picture with square, unblurred pixels and no axes around it; of bands, the first."""
     pixels = image.transpose(1, 2, 0)
     axes.imshow(pixels if pixels.shape[2] == 3 else pixels[:, :, 0], cmap="gray", vmin=0, vmax=255)
     axes.set_xticks([])
@@ -148,7 +149,7 @@ def show_image(axes: "Axes", image: NDArray[np.uint8]) -> None:  # (C, H, W)
 
 
 def brightest(attention: NDArray[Any]) -> float:  # (down, across)
-    """Where the scale of a map ends: only `BRIGHTEST` of the patches lie above.
+    """The upper end of the colour scale of a map: only `BRIGHTEST` of the patches lie above.
 
     In many models a few patches of the background get so much that all others would be dark beside them
     (arXiv:2309.16588).
@@ -157,21 +158,22 @@ def brightest(attention: NDArray[Any]) -> float:  # (down, across)
 
 
 def show_map(axes: "Axes", image: NDArray[np.uint8], attention: NDArray[Any]) -> None:  # (C, H, W), (down, across)
-    """A map of attention, one square a patch, with the picture's own light and dark showing through."""
+    """Show a map of attention, one square per patch, over the picture, whose light and dark shows through."""
     show_image(axes, image)
     height, width = image.shape[1:]
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
     axes.imshow(attention, cmap=MAP, alpha=0.75, extent=extent, vmin=0, vmax=brightest(attention))
 
 
-def where_it_looked(
+def draw_attention(
     path: Path,
     images: NDArray[np.uint8],  # (n, C, H, W)
-    answers: NDArray[Any],  # (n, down, across): what spoke for the answer
+    answers: NDArray[Any],  # (n, down, across): maps for the answer
     maps: NDArray[Any],  # (n, heads, down, across): of the last block
     captions: list[str],
 ) -> None:
-    """A row a picture: the picture, what spoke for the answer; of the last block all heads together, then each."""
+    """Draw a row per picture: the picture, its map for the answer, the mean of the heads of the last block, then each
+    head."""
     heads = maps.shape[1]
     columns = ["picture", "for the answer", "last block", *(f"head {head}" for head in range(heads))]
     with figure(
@@ -181,12 +183,12 @@ def where_it_looked(
         "Where it looked",
         "Bright is much, and each map has a scale of its own. For the answer: what spoke for it, through all blocks "
         "(class attention). Then what it took from each patch in the last block: all heads, and one by one.",
-    ) as drawn:
-        grid = drawn.subplots(len(images), len(columns), squeeze=False)
-        for row, (image, spoke, by_head, caption) in enumerate(zip(images, answers, maps, captions, strict=True)):
+    ) as canvas:
+        grid = canvas.subplots(len(images), len(columns), squeeze=False)
+        for row, (image, answer, by_head, caption) in enumerate(zip(images, answers, maps, captions, strict=True)):
             show_image(grid[row][0], image)
             grid[row][0].set_ylabel(caption, rotation=0, ha="right", va="center", fontsize=9, labelpad=8)
-            for axes, attention in zip(grid[row][1:], [spoke, by_head.mean(axis=0), *by_head], strict=True):
+            for axes, attention in zip(grid[row][1:], [answer, by_head.mean(axis=0), *by_head], strict=True):
                 show_map(axes, image, attention)
         for axes, name in zip(grid[0], columns, strict=True):
             axes.set_title(name, fontsize=9, fontweight="normal", loc="center")

@@ -1,4 +1,4 @@
-"""Many pictures that were looked at, on one page: `index.html`, which needs nothing but itself.
+"""The explanations of many pictures on one page: `index.html`, which needs nothing but itself.
 
 The figures, which show more of each picture, lie beside it; the page links to them, and does without them.
 """
@@ -16,30 +16,30 @@ from PIL import Image
 from vitral.files import write_whole
 from vitral.look.explain import MEANINGS, Explanation
 from vitral.look.grading import RANDOM
-from vitral.look.overlay import lit
-from vitral.look.page import rendered
+from vitral.look.overlay import overlay_map
+from vitral.look.page import render
 from vitral.look.sheets import as_picture
 
 GALLERY = "index.html"
 MOST = 500  # pictures on a page: each takes about 40 kB
-LARGE = 256  # pixels a side, at most
+LARGE = 256  # pixels per side, at most
 SMALL = 96  # below which the pixels are shown as squares
 
-Card = dict[str, Any]  # what the template says of a picture
+Card = dict[str, Any]  # the values of the template for one picture
 
 
-def card(look: Explanation, figure: str) -> Card:
-    """What the page shows of a picture; `figure` is the name of the file beside the page."""
-    picture = as_picture(look.picture)
-    grade = look.grade
+def card(explanation: Explanation, figure: str) -> Card:
+    """The values of the page for an explanation; `figure` is the name of the file beside the page."""
+    picture = as_picture(explanation.picture)
+    grade = explanation.grade
     return {
-        "name": plain(Path(look.name).name),
-        "says": plain(look.answers[0][0]) if look.answers else "",
-        "probability": look.answers[0][1] if look.answers else None,
-        "unlike": look.unlike,
+        "name": plain(Path(explanation.name).name),
+        "says": plain(explanation.answers[0][0]) if explanation.answers else "",
+        "probability": explanation.answers[0][1] if explanation.answers else None,
+        "unlike": explanation.unlike,
         "picture": picture_uri(picture),
         "pixelated": max(picture.size) < SMALL,
-        "map": picture_uri(lit(look.picture, look.map)),
+        "map": picture_uri(overlay_map(explanation.picture, explanation.map)),
         "width": picture.width,
         "height": picture.height,
         "href": quote(figure),
@@ -57,7 +57,7 @@ def card(look: Explanation, figure: str) -> Card:
 def write_gallery(path: Path, cards: Sequence[Card], unread: Sequence[str], model: str, method: str) -> None:
     """Write the page. `unread` has a sentence for each picture that could not be read."""
     template = files("vitral.look").joinpath("gallery.html").read_text(encoding="utf-8")
-    told = {
+    values = {
         "model": plain(model),
         "method": method,
         "meaning": MEANINGS[method],
@@ -67,7 +67,7 @@ def write_gallery(path: Path, cards: Sequence[Card], unread: Sequence[str], mode
         "summary": _summary(cards),
         "random": RANDOM,
     }
-    page = rendered(template, told, share=lambda value: f"{value:.1%}", whole=lambda value: f"{value:.0%}")
+    page = render(template, values, share=lambda value: f"{value:.1%}", whole=lambda value: f"{value:.0%}")
     write_whole(path, page)
 
 
@@ -85,12 +85,12 @@ def _summary(cards: Sequence[Card]) -> dict[str, Any] | None:
 
 
 def plain(text: str) -> str:
-    """What cannot be seen, or would change the direction of what follows, is a dot."""
+    """The text with a dot for each letter that cannot be seen, or would change the direction of what follows."""
     return "".join(sign if sign.isprintable() else "·" for sign in text)
 
 
 def picture_uri(picture: Image.Image) -> str:
-    """A picture as a page can hold it: small ones as they are, large ones as JPEG."""
+    """A picture as a data URI: small ones as PNG, large ones as a JPEG of at most LARGE pixels per side."""
     content = BytesIO()
     if max(picture.size) < SMALL:
         picture.save(content, "PNG", optimize=True)
@@ -102,5 +102,5 @@ def picture_uri(picture: Image.Image) -> str:
 
 
 def as_uri(content: bytes, kind: str) -> str:
-    """Bytes of a picture as an address that needs no file."""
+    """The bytes of an image file as a data URI."""
     return f"data:image/{kind};base64,{b64encode(content).decode('ascii')}"

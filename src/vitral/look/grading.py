@@ -1,4 +1,4 @@
-"""How well does a map explain an answer? Patches are left out in the order of the map, and the model is asked again.
+"""How well does a map explain an answer? Patches are left out in the order of the map, and the model runs again.
 
 Deletion: what the map marks most goes first. If the answer rests on it, its probability falls at once, and the score,
 the mean of the probability along the way from all patches to one, is low. Insertion: what it marks most comes first,
@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from vitral.data.randomness import uniform
 from vitral.errors import DataError
-from vitral.look.maps import looking
+from vitral.look.maps import eval_mode
 from vitral.model.vit import ViT
 
-STEPS = 16  # numbers of patches that the model is asked with
+STEPS = 16  # numbers of patches that the model runs with
 RANDOM = 8  # maps to compare with: by luck alone one map in nine is better than eight others
-TOKENS = 8_192  # that are worked on at a time: enough to keep the processor busy, little memory
+TOKENS = 8_192  # in a batch: enough to keep the processor busy, little memory
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Curves:
 
     @property
     def deletion_scores(self) -> Tensor:
-        """(B,) low is good."""
+        """(B,) the mean of each deletion curve; low is good."""
         return scores(self.shares_kept, self.deletion)
 
     @property
     def insertion_scores(self) -> Tensor:
-        """(B,) high is good."""
+        """(B,) the mean of each insertion curve; high is good."""
         return scores(self.shares_kept, self.insertion)
 
 
@@ -67,12 +67,12 @@ def curves(
     *,
     temperature: float = 1.0,
 ) -> Curves:
-    """Deletion and insertion of each map on its image, for its class.
+    """The deletion and insertion curves of each map on its image, for its class.
 
     >>> from vitral.model.config import ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=2, width=16, depth=2, heads=2, classes=3))
-    >>> found = curves(model, torch.rand(2, 3, 8, 8), torch.rand(2, 4, 4), torch.tensor([0, 2]), steps=5)
-    >>> found.shares_kept.tolist(), found.deletion.shape
+    >>> both = curves(model, torch.rand(2, 3, 8, 8), torch.rand(2, 4, 4), torch.tensor([0, 2]), steps=5)
+    >>> both.shares_kept.tolist(), both.deletion.shape
     ([1.0, 0.75, 0.5, 0.3125, 0.0625], torch.Size([2, 5]))
     """
     down, across = model.grid_of(images)
@@ -80,16 +80,16 @@ def curves(
         raise DataError(
             f"The maps are {tuple(maps.shape)}: for these images it takes ({len(images)}, {down}, {across})."
         )
-    falling = _ranked(maps.flatten(1).cpu())  # (B, N)
+    order = _ranking(maps.flatten(1).cpu())  # (B, N)
     counts = _counts(down * across, steps)
-    orders = torch.stack([falling.flip(1), falling], dim=1)  # (B, 2, N)
-    found = _probabilities(model, images, orders, classes, counts, temperature)
-    return Curves(torch.tensor(counts) / (down * across), found[:, 0], found[:, 1])
+    orders = torch.stack([order.flip(1), order], dim=1)  # (B, 2, N)
+    probabilities = _probabilities(model, images, orders, classes, counts, temperature)
+    return Curves(torch.tensor(counts) / (down * across), probabilities[:, 0], probabilities[:, 1])
 
 
 @dataclass(frozen=True, eq=False)
 class Grade:
-    """A map beside chance, on the picture that it is of.
+    """The scores of a map beside those of random maps, on the same picture.
 
     Scores are mean probabilities of the answer, from 0 to 1. Keeping a random half and leaving one out are the same
     thing, so the random maps need one curve each, which stands for both their deletion and their insertion.
@@ -118,7 +118,7 @@ class Grade:
 
     @property
     def random_deletion(self) -> float:
-        """Their mean."""
+        """The mean score of the random maps."""
         return sum(self.random) / len(self.random)
 
     @property
@@ -134,27 +134,27 @@ class Grade:
 
     @property
     def as_good(self) -> int:
-        """How many random maps do as well, or better."""
+        """How many random maps score as well, or better."""
         return sum(score <= self.deletion for score in self.random)
 
     @property
     def sentence(self) -> str:
-        """What the scores say, for people."""
+        """The scores in words, for people."""
         low, high = self.random[0], self.random[-1]
         beside = f"{self.random_deletion:.0%} in {len(self.random)} random orders ({low:.0%} to {high:.0%})"
-        told = (
+        text = (
             f"{self.verdict}: while patches are taken away in the order of this map, the answer keeps "
             f"{self.deletion:.0%} on average, and {beside}."
         )
         if not self.better:
             does = "does" if self.as_good == 1 else "do"
-            return f"{told} {self.as_good} of these {does} as well, so do not take it for the reason of the answer."
+            return f"{text} {self.as_good} of these {does} as well, so do not take it for the reason of the answer."
         if self.untrained is not None and self.untrained <= self.deletion:
-            told += f" But the map of a model that has learnt nothing does as well ({self.untrained:.0%})."
-        return told
+            text += f" But the map of a model that has learnt nothing does as well ({self.untrained:.0%})."
+        return text
 
     def write(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The grade as values for JSON."""
         beside = {} if self.untrained is None else {"untrained_deletion": self.untrained}
         return {
             "deletion": self.deletion,
@@ -181,25 +181,24 @@ def grade(
 
     >>> from vitral.model.config import ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=2, width=16, depth=2, heads=2, classes=3))
-    >>> found = grade(model, torch.rand(3, 8, 8), torch.rand(4, 4), 0)
-    >>> found.better  # it has learnt nothing: every class has 1/3, whatever is left out
+    >>> grade(model, torch.rand(3, 8, 8), torch.rand(4, 4), 0).better  # untrained: every class has 1/3
     False
     """
     down, across = model.grid_of(image[None])
     patches = down * across
-    falling = _ranked(map.reshape(1, patches).cpu())
-    # Random, and the same whenever this image is graded; other images have others, or luck would be theirs together.
+    order = _ranking(map.reshape(1, patches).cpu())
+    # Random, and the same whenever this image is graded. Each image has its own: else all would share one luck.
     seed = zlib.crc32(image.float().cpu().numpy().tobytes())
     chance = torch.from_numpy(uniform(seed, "random maps", samples=range(RANDOM), draws=patches)).argsort(dim=1)
-    orders = [falling.flip(1), falling, chance]
+    orders = [order.flip(1), order, chance]
     if untrained is not None:
-        orders.append(_ranked(untrained.reshape(1, patches).cpu()).flip(1))
+        orders.append(_ranking(untrained.reshape(1, patches).cpu()).flip(1))
     counts = _counts(patches, steps)
     every = torch.cat(orders)[None]  # (1, maps, N)
-    found = _probabilities(model, image[None], every, torch.tensor([label]), counts, temperature)[0]
+    probabilities = _probabilities(model, image[None], every, torch.tensor([label]), counts, temperature)[0]
     shares = torch.tensor(counts) / patches
-    beside = None if untrained is None else float(scores(shares, found[-1]))
-    return Grade(shares, found[: 2 + RANDOM], beside)
+    beside = None if untrained is None else float(scores(shares, probabilities[-1]))
+    return Grade(shares, probabilities[: 2 + RANDOM], beside)
 
 
 def with_random_weights(model: ViT, seed: int = 0) -> ViT:
@@ -215,17 +214,17 @@ def with_random_weights(model: ViT, seed: int = 0) -> ViT:
 
 
 def _counts(patches: int, steps: int) -> list[int]:
-    """Numbers of patches, from all to one. Not none: what is read out may be the mean of the patches."""
+    """Numbers of patches to keep, from all to one. Not none: the head may see the mean of the patches."""
     if steps < 2:
         raise DataError(f"steps is {steps}: a curve takes at least 2, all patches and one.")
     return sorted({round(1 + (patches - 1) * step / (steps - 1)) for step in range(steps)}, reverse=True)
 
 
-def _ranked(maps: Tensor) -> Tensor:  # (B, N) → (B, N)
-    """The numbers of the patches, those that are marked most first. Equal ones come in a random order: in reading
-    order, a map that says nothing would be one that marks the sky."""
-    shuffled = torch.from_numpy(uniform(0, "equal patches", samples=[0], draws=maps.shape[1]))[0].argsort()
-    return shuffled[maps[:, shuffled].argsort(dim=1, descending=True, stable=True)]
+def _ranking(maps: Tensor) -> Tensor:  # (B, N) → (B, N)
+    """The numbers of the patches by falling value of the map. Equal ones come in a random order: in reading order, a
+    constant map would mark the top of the picture."""
+    shuffle = torch.from_numpy(uniform(0, "equal patches", samples=[0], draws=maps.shape[1]))[0].argsort()
+    return shuffle[maps[:, shuffle].argsort(dim=1, descending=True, stable=True)]
 
 
 def _probabilities(
@@ -234,15 +233,15 @@ def _probabilities(
     """The probability of each image's class with the first so many patches of each of its M orders."""
     B, M, N = orders.shape
     like, orders = next(model.parameters()), orders.flatten(0, 1)
-    found = torch.empty(B, M, len(counts))
+    probabilities = torch.empty(B, M, len(counts))
     for place, count in enumerate(counts):
-        # With all patches the order makes no difference: one row an image.
+        # With all patches the order makes no difference: one row per image.
         rows = torch.arange(B) if count == N else torch.arange(B).repeat_interleave(M)
-        asked = []
-        for chosen in torch.arange(len(rows)).split(max(1, TOKENS // count)):
-            keep = None if count == N else orders[chosen, :count].to(like.device)
-            with looking(model):
-                logits = model(images[rows[chosen]].to(like), keep).float().cpu() / temperature
-            asked.append(logits.softmax(dim=1).gather(1, classes.cpu()[rows[chosen], None])[:, 0])
-        found[:, :, place] = torch.cat(asked).view(B, -1)
-    return found
+        batches = []
+        for batch in torch.arange(len(rows)).split(max(1, TOKENS // count)):
+            keep = None if count == N else orders[batch, :count].to(like.device)
+            with eval_mode(model):
+                logits = model(images[rows[batch]].to(like), keep).float().cpu() / temperature
+            batches.append(logits.softmax(dim=1).gather(1, classes.cpu()[rows[batch], None])[:, 0])
+        probabilities[:, :, place] = torch.cat(batches).view(B, -1)
+    return probabilities

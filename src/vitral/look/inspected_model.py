@@ -1,4 +1,4 @@
-"""A model that is looked into, and what can be asked of it about one picture."""
+"""A model under inspection: its answers, its attention and its maps for one picture."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError, RecipeError
 from vitral.inference import Inference, load_calibrated
-from vitral.look.maps import attending, each_block, layout_of, queries_of
+from vitral.look.maps import as_vit, each_block, layout_of, queries_of
 from vitral.look.readings import FOR_A_CLASS, METHODS, class_attention
 from vitral.model.shapes import shapes
 from vitral.plugin import Code
@@ -23,40 +23,42 @@ from vitral.weights.pretrained import Pretrained
 
 Pixels = NDArray[np.uint8]  # (C, H, W): what the model sees of a picture
 
-SMALL = 4 * 10**9  # operations an image, below which a second core waits more than it works
-MOST_MAPS = 400 * 2**20  # bytes of one picture's maps that a page is asked to hold
+SMALL = 4 * 10**9  # operations per image, below which a second core waits more than it works
+MOST_MAPS = 400 * 2**20  # bytes of attention of one picture that a page can hold
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How probable each class is, and how unlike the pictures it learnt from this one is (above 1: unlike them all)."""
+    """The probability of each class, and the distance of the picture from those that the model learnt from (above 1: it
+    is unlike them all)."""
 
     probabilities: NDArray[np.float32]  # (classes,)
     distance: float | None
 
-    def ranked(self, count: int) -> list[int]:
-        """The numbers of the most probable classes."""
+    def top(self, count: int) -> list[int]:
+        """The numbers of the `count` most probable classes, the most probable first."""
         return [int(label) for label in np.argsort(-self.probabilities, kind="stable")[:count]]
 
 
 class InspectedModel:
-    """A model, what it wants to see and what its answers are called.
+    """A model with its preprocessing, class names and calibration.
 
-    Threads may ask at once: one thread answers them all, one after another. A reading by gradients listens at the model
-    while it runs; and each thread that computes would start helpers of its own, which get in each other's way.
+    Several threads may call it: one worker thread computes for them all, one after another. Maps by gradients put hooks
+    on the model while it runs; and each thread that computes would start helpers of its own, which get in each other's
+    way.
 
     >>> from vitral.data.preprocess import Preprocess
     >>> from vitral.model.vit import ViT, ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=4, channels=1, width=16, depth=1, heads=2, classes=2))
-    >>> seen = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
-    >>> subject = InspectedModel("cats", Weights(model, seen, ("cat", "dog")))
-    >>> subject.answer(np.zeros((1, 8, 8), np.uint8), off=[3]).probabilities
+    >>> preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
+    >>> inspected = InspectedModel("cats", Weights(model, preprocess, ("cat", "dog")))
+    >>> inspected.answer(np.zeros((1, 8, 8), np.uint8), off=[3]).probabilities
     array([0.5, 0.5], dtype=float32)
     """
 
     def __init__(self, name: str, weights: Weights, calibration: Calibration | None = None) -> None:
         self.name = name
-        self.model = attending(weights.model).eval()
+        self.model = as_vit(weights.model).eval()
         self.inference = Inference(weights, calibration)
         self.preprocess = weights.preprocess
         names = weights.class_names
@@ -71,16 +73,16 @@ class InspectedModel:
 
     @classmethod
     def load(cls, source: str | Path, code: Code = ()) -> "InspectedModel":
-        """From a run or anybody's weights. They may have no classes: then there are maps and no answers."""
+        """The model of a run, or of weights of any library. Without classes it has maps and no answers."""
         weights, calibration = load_calibrated(source, code)
         path = Path(source)
-        inside = path.is_file() and path.stem == "model"  # its folder says more
-        named = path.resolve() if path.is_dir() else path
-        return cls((path.resolve().parent if inside else named).name, weights, calibration)
+        if path.is_file() and path.stem == "model":
+            path = path.resolve().parent  # the name of the folder says more
+        return cls((path.resolve() if path.is_dir() else path).name, weights, calibration)
 
     @property
     def methods(self) -> list[str]:
-        """Those of METHODS that this model allows."""
+        """The names in METHODS that this model allows."""
         return [name for name in METHODS if name != FOR_A_CLASS or self.class_names]
 
     @property
@@ -90,11 +92,11 @@ class InspectedModel:
 
     @property
     def maps_bytes(self) -> int:
-        """How large the maps of one picture are."""
+        """The size of all attention of one picture in bytes, as `maps` gives it."""
         return 2 * self.model.config.depth * self.model.config.heads * self.tokens**2
 
-    def told(self) -> dict[str, Any]:
-        """What the page has to know of the model."""
+    def page_facts(self) -> dict[str, Any]:
+        """The facts about the model that the page of the glass needs, as JSON."""
         config, size = self.model.config, self.maps_bytes
         too_large = (
             f"The attention of one picture has {size // 2**20:,} MB here ({self.tokens:,} tokens), too much for a "
@@ -118,22 +120,22 @@ class InspectedModel:
         }
 
     def answer(self, pixels: Pixels, off: Sequence[int] = ()) -> Answer | None:
-        """What it says of a picture of which these patches are left out; None where it has no classes."""
-        keep = self._kept(off)
+        """The answer to a picture without the patches of the numbers `off`; None where the model has no classes."""
+        keep = self._remaining(off)
         if not self.class_names:
             return None
-        return self._worker.submit(self._answered, pixels, keep).result()
+        return self._worker.submit(self._compute_answer, pixels, keep).result()
 
-    def _answered(self, pixels: Pixels, keep: torch.Tensor | None) -> Answer:
+    def _compute_answer(self, pixels: Pixels, keep: torch.Tensor | None) -> Answer:
         outputs = self.inference.outputs(self.images(pixels), keep)
         distances = self.inference.distances(outputs)
         probabilities = self.inference.probabilities(outputs)[0].numpy()
         return Answer(probabilities, None if distances is None else distances.item())
 
     def maps(self, pixels: Pixels) -> Iterator[bytes]:
-        """Block by block all of its attention, (heads, T, T) in float16: enough for a share of 0.00001 to be seen."""
+        """The attention of each block, (heads, T, T) in float16: enough for a share of 0.00001 to be seen."""
         if self.maps_bytes > MOST_MAPS:
-            raise RecipeError(self.told()["no_maps"])
+            raise RecipeError(self.page_facts()["no_maps"])
         blocks = each_block(self.model, self.images(pixels))
         for _ in range(self.model.config.depth):
             yield self._worker.submit(_next_half, blocks).result()
@@ -144,32 +146,33 @@ class InspectedModel:
             raise RecipeError(f"There is no method {method}. There are: {', '.join(METHODS)}.")
         if label is not None and method != FOR_A_CLASS:
             raise RecipeError(f"The method {method} is the same for every class.")
-        return self._worker.submit(self._read, pixels, method, label).result()
+        return self._worker.submit(self._compute_map, pixels, method, label).result()
 
-    def _read(self, pixels: Pixels, method: str, label: int | None) -> NDArray[np.float32]:
+    def _compute_map(self, pixels: Pixels, method: str, label: int | None) -> NDArray[np.float32]:
         images = self.images(pixels)
         if label is None:
-            found = METHODS[method](self.model, images)
+            maps = METHODS[method](self.model, images)
         else:
-            found = class_attention(self.model, images, torch.tensor([label]))
-        return found[0].detach().float().cpu().numpy()
+            maps = class_attention(self.model, images, torch.tensor([label]))
+        return maps[0].detach().float().cpu().numpy()
 
     def images(self, pixels: Pixels) -> torch.Tensor:  # → (1, C, H, W)
+        """The pixels as a normalised batch of one, on the device of the model."""
         images = self.preprocess.normalise(torch.from_numpy(pixels))[None]
         return images.to(next(self.model.parameters()))
 
-    def _kept(self, off: Sequence[int]) -> torch.Tensor | None:  # → (1, K)
-        """The patches that stay."""
+    def _remaining(self, off: Sequence[int]) -> torch.Tensor | None:  # → (1, K)
+        """The numbers of all patches but `off`; None: all."""
         if not off:
             return None
         count = self.layout.grid[0] * self.layout.grid[1]
         for number in off:
             if not 0 <= number < count:
                 raise DataError(f"There is no patch {number}: the picture has {count}, numbered 0 to {count - 1}.")
-        kept = sorted(set(range(count)) - set(off))
-        if not kept:
+        numbers = sorted(set(range(count)) - set(off))
+        if not numbers:
             raise DataError("All patches are switched off, and there is nothing left to look at. Leave one on.")
-        return torch.tensor([kept], device=next(self.model.parameters()).device)
+        return torch.tensor([numbers], device=next(self.model.parameters()).device)
 
 
 def _next_half(blocks: Iterator[tuple[int, torch.Tensor]]) -> bytes:

@@ -1,7 +1,7 @@
-"""What attention was: the softmax weights of any blocks, heads and tokens, one block at a time.
+"""Attention maps: the softmax weights of any blocks, heads and tokens, one block at a time.
 
 The model computes them as it always does (`Attention.map`); nothing in it changes, and nothing has to be switched on.
-Dropout would make a map of chance, so a model that is being trained is looked at as it is used, and trains on after.
+Dropout would make a map random, so a model in training is put into evaluation mode for the map, and back after it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class TokenLayout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all tokens; a patch has the numbers of its row and column."""
+        """The names of all tokens; a patch has the numbers of its row and column."""
         down, across = self.grid
         return (*self.extra, *(f"patch {row}, {column}" for row in range(down) for column in range(across)))
 
@@ -40,15 +40,15 @@ class TokenLayout:
         return slice(len(self.extra), len(self.extra) + self.grid[0] * self.grid[1])
 
 
-def attending(model: Model) -> ViT:
-    """A model that has attention to look at; else a sentence."""
+def as_vit(model: Model) -> ViT:
+    """The model, if it is a ViT; a RecipeError for one without attention."""
     if not isinstance(model, ViT):
         raise RecipeError(f"A model of kind {model.config.kind} has no attention to look at.")
     return model
 
 
 def layout_of(model: ViT, images_or_size: Tensor | int | tuple[int, int]) -> TokenLayout:
-    """What the tokens of such images are. A size is in pixels: of a square, or (height, width).
+    """The layout of the tokens of such images. A size is in pixels: of a square, or (height, width).
 
     >>> from vitral.model.config import ViTConfig
     >>> layout_of(ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3)), (4, 8)).names
@@ -67,12 +67,12 @@ def layout_of(model: ViT, images_or_size: Tensor | int | tuple[int, int]) -> Tok
 
 @dataclass(frozen=True)
 class Maps:
-    """Who took how much from whom: rows of softmax weights, and what they belong to."""
+    """Rows of softmax weights, with the blocks, heads and query tokens that they belong to."""
 
     shares: Tensor  # (B, blocks, heads, queries, T); each row sums to 1
     blocks: tuple[int, ...]
     heads: tuple[int, ...]
-    queries: tuple[int, ...]  # the numbers of the tokens that ask
+    queries: tuple[int, ...]  # the numbers of the query tokens
     layout: TokenLayout
 
     def over_patches(self) -> Tensor:  # (B, blocks, heads, queries, down, across)
@@ -84,7 +84,7 @@ class Maps:
 def attention_maps(
     model: Model, images: Tensor, *, blocks: Some = -1, heads: Some = "all", queries: Queries = "class"
 ) -> Maps:
-    """The attention of these blocks, heads and asking tokens, in the order in which they are named.
+    """The attention of these blocks, heads and query tokens, in the order in which they are named.
 
     Numbers start at 0, and negative ones count from the end. Token 0 is the class token, where there is one. "answer"
     are the tokens that the answer is read from: the class token, both of a distilled model, or the patches where their
@@ -96,7 +96,7 @@ def attention_maps(
     >>> maps.shares.shape, maps.over_patches().shape
     (torch.Size([1, 2, 2, 1, 5]), torch.Size([1, 2, 2, 1, 2, 2]))
     """
-    vit = attending(model)
+    vit = as_vit(model)
     which = blocks_of(vit, blocks)
     by_block = dict(each_block(vit, images, blocks=which, heads=heads, queries=queries))
     return Maps(
@@ -113,7 +113,7 @@ def each_block(
 ) -> Iterator[tuple[int, Tensor]]:
     """The number of a block and its maps, (B, heads, queries, T), from the first block to the last.
 
-    One block's maps are in memory at a time, for those who do not keep them: a 1,024-pixel picture has 4,097 tokens in
+    One block's maps are in memory at a time, unless the caller keeps them: a 1,024-pixel picture has 4,097 tokens in
     patches of 16, and a map of each head has 67 MB.
 
     >>> from vitral.model.config import ViTConfig
@@ -121,29 +121,29 @@ def each_block(
     >>> [(number, tuple(maps.shape)) for number, maps in each_block(model, torch.zeros(1, 3, 8, 8), heads=0)]
     [(0, (1, 1, 5, 5)), (1, (1, 1, 5, 5))]
     """
-    wanted = blocks_of(model, blocks)
-    # Asked for here and not in the generator: a mistake is told at once, not at the first step.
-    chosen = _numbers(heads, model.config.heads, "head"), queries_of(model, images, queries)
-    return _each(model, images, set(wanted), *chosen)
+    # Checked here and not in the generator: a mistake raises at once, not at the first step.
+    numbers = set(blocks_of(model, blocks))
+    head_numbers, query_numbers = _numbers(heads, model.config.heads, "head"), queries_of(model, images, queries)
+    return _each(model, images, numbers, head_numbers, query_numbers)
 
 
 def _each(
-    model: ViT, images: Tensor, wanted: set[int], heads: Sequence[int], queries: Sequence[int]
+    model: ViT, images: Tensor, blocks: set[int], heads: Sequence[int], queries: Sequence[int]
 ) -> Iterator[tuple[int, Tensor]]:
-    # Between two blocks the caller has the word: there the model is as the caller left it.
-    with looking(model):
+    # Between two blocks the caller runs: there the model is in the mode that the caller left it in.
+    with eval_mode(model):
         tokens = model.embed(images)
-    for number in range(max(wanted) + 1):
+    for number in range(max(blocks) + 1):
         block: Block = model.blocks[number]  # type: ignore[assignment]
-        if number in wanted:
+        if number in blocks:
             yield number, _rows(model, block, tokens, heads, queries)
-        if number < max(wanted):
-            with looking(model):
+        if number < max(blocks):
+            with eval_mode(model):
                 tokens = block(tokens)
 
 
 def _rows(model: ViT, block: Block, tokens: Tensor, heads: Sequence[int], queries: Sequence[int]) -> Tensor:
-    with looking(model):
+    with eval_mode(model):
         shares = block.attn.map(block.norm1(tokens))  # (B, heads, T, T)
     # All in their order is the usual case, and needs no copy; of few rows, the other heads are soon gone.
     if tuple(queries) != tuple(range(shares.shape[2])):
@@ -152,8 +152,8 @@ def _rows(model: ViT, block: Block, tokens: Tensor, heads: Sequence[int], querie
 
 
 @contextmanager
-def looking(model: ViT, gradient: bool = False) -> Iterator[None]:
-    """The model as it is used: without dropout, without gradients unless asked for; then again as it was."""
+def eval_mode(model: ViT, gradient: bool = False) -> Iterator[None]:
+    """The model in evaluation mode, without gradients unless `gradient`; afterwards every module is as it was."""
     training = [part for part in model.modules() if part.training]
     for part in training:
         part.training = False
@@ -166,7 +166,7 @@ def looking(model: ViT, gradient: bool = False) -> Iterator[None]:
 
 
 def _numbers(some: Some, count: int, what: str, whose: str = "the model") -> tuple[int, ...]:
-    """Which of so many are meant."""
+    """The numbers, from 0, that `some` names out of `count`."""
     if isinstance(some, str) and some == "all":
         return tuple(range(count))
     numbers = (some,) if isinstance(some, int) else some
@@ -179,39 +179,40 @@ def _numbers(some: Some, count: int, what: str, whose: str = "the model") -> tup
     return tuple(int(number) % count for number in numbers)
 
 
-def read_from(model: ViT, layout: TokenLayout) -> Tensor:  # → (T,)
-    """How much of what the heads see is each token: all of it the class token, in the paper. The sum is 1.
+def readout_weights(model: ViT, layout: TokenLayout) -> Tensor:  # → (T,)
+    """The weight of each token in the input of the classifiers, which sum to 1: all on the class token, in the paper.
 
     >>> from vitral.model.config import ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, classes=3, pool="class-mean"))
-    >>> read_from(model, layout_of(model, 8)).tolist()
+    >>> readout_weights(model, layout_of(model, 8)).tolist()
     [0.5, 0.125, 0.125, 0.125, 0.125]
     """
     with torch.inference_mode(False), torch.enable_grad():
         tokens = torch.zeros(1, layout.patches.stop, 1, requires_grad=True)
-        views = POOLS[model.config.pool.kind](tokens, model.config)  # a sum of tokens each: its slopes are the weights
+        # Each view is a weighted sum of tokens: its gradient is the weights.
+        views = POOLS[model.config.pool.kind](tokens, model.config)
         return torch.autograd.grad(torch.stack([view.mean() for view in views]).mean(), tokens)[0][0, :, 0]
 
 
 def blocks_of(model: ViT, blocks: Some) -> tuple[int, ...]:
-    """The numbers of the blocks that are meant."""
+    """The numbers, from 0, of the blocks that `blocks` names."""
     return _numbers(blocks, model.config.depth, "block")
 
 
 def queries_of(model: ViT, images: Tensor, queries: Queries) -> tuple[int, ...]:
-    """The numbers of the tokens that are meant."""
+    """The numbers, from 0, of the tokens that `queries` names."""
     layout = layout_of(model, images)
     tokens = range(layout.patches.stop)
     if queries == "class" and "class" not in layout.extra:
         raise RecipeError('This model has no class token that could ask: give queries="patches", or token numbers.')
-    named = {
+    by_word = {
         "class": tokens[:1],
-        "answer": read_from(model, layout).nonzero()[:, 0].tolist(),
+        "answer": readout_weights(model, layout).nonzero()[:, 0].tolist(),
         "patches": tokens[layout.patches],
         "all": tokens,
     }
     if not isinstance(queries, str):
         return _numbers(queries, len(tokens), "token", "such a picture")
-    if queries not in named:
-        raise RecipeError(f"queries is {queries!r}: it takes token numbers, or one of {', '.join(named)}.")
-    return tuple(named[queries])
+    if queries not in by_word:
+        raise RecipeError(f"queries is {queries!r}: it takes token numbers, or one of {', '.join(by_word)}.")
+    return tuple(by_word[queries])

@@ -1,4 +1,4 @@
-"""The figures of a model itself: what its first layer looks for, where tokens stand, how far heads look."""
+"""The figures of a model itself: filters of its first layer, positions, how far its heads look."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,36 +21,37 @@ from vitral.look.readings import (
 )
 from vitral.model.vit import ViT
 
-COLOURED = 6  # pictures that are shown in colours
+MOST_COLUMNS = 6  # pictures in the figure of feature colours
 
 
 def draw_model(
     folder: Path, model: ViT, preprocess: Preprocess, pictures: Sequence[NDArray[np.uint8]]
 ) -> tuple[list[Path], list[str]]:
-    """Write the figures into a folder. `pictures`, (C, H, W) each, are what heads are watched on; without any, what
-    needs them is left out. Returns the files, and a sentence for each figure that there is none of."""
-    written: list[Path] = []
+    """Write the figures into a folder. Attention and features are measured on `pictures`, (C, H, W) each; without any,
+    their figures are left out. Returns the files, and a sentence for each figure that was left out."""
+    paths: list[Path] = []
     notes: list[str] = []
-    draw_filters(_named(folder, "filters", written), first_filters(model))
+    draw_filters(_add_path(folder, "filters", paths), first_filters(model))
     try:
         similarity = position_similarity(model)
-        draw_positions(_named(folder, "positions", written), similarity)
+        draw_positions(_add_path(folder, "positions", paths), similarity)
     except RecipeError as error:
         notes.append(str(error))
     if not pictures:
         notes.append("How far heads look is measured on pictures: give some, and it is drawn too.")
-        return written, notes
-    stacked = np.stack(pictures)
-    images = preprocess.normalise(torch.from_numpy(stacked)).to(next(model.parameters()))
-    draw_distances(_named(folder, "distances", written), attention_distance(model, images).cpu())
-    draw_depth(_named(folder, "depth", written), tokens_through_depth(model, images))
-    # Each picture by itself: what parts subject and ground in one may part two pictures from each other.
-    each = [feature_colours(patch_features(model, image[None])) for image in images[:COLOURED]]
+        return paths, notes
+    pixels = np.stack(pictures)
+    images = preprocess.normalise(torch.from_numpy(pixels)).to(next(model.parameters()))
+    draw_distances(_add_path(folder, "distances", paths), attention_distance(model, images).cpu())
+    draw_depth(_add_path(folder, "depth", paths), tokens_through_depth(model, images))
+    # Each picture by itself: a component that parts subject and ground in one may part two pictures from each other.
+    each = [feature_colours(patch_features(model, image[None])) for image in images[:MOST_COLUMNS]]
     colours = Colours(torch.cat([one.rgb for one in each]), torch.cat([one.subject for one in each]))
-    draw_colours(_named(folder, "colours", written), stacked[:COLOURED], colours)
-    return written, notes
+    draw_colours(_add_path(folder, "colours", paths), pixels[:MOST_COLUMNS], colours)
+    return paths, notes
 
 
-def _named(folder: Path, name: str, written: list[Path]) -> Path:
-    written.append(folder / f"{name}.png")
-    return written[-1]
+def _add_path(folder: Path, name: str, paths: list[Path]) -> Path:
+    """The path of a figure, which is also added to `paths`."""
+    paths.append(folder / f"{name}.png")
+    return paths[-1]

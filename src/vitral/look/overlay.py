@@ -1,4 +1,4 @@
-"""A map over the picture that it is of, and the figure that `vitral look` writes of a picture."""
+"""Overlay a map on its picture, and draw the figure that `vitral look` writes for a picture."""
 
 import textwrap
 from pathlib import Path
@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitral.look.explain import MEANINGS, Explanation
 from vitral.look.figures import LIGHT, MAP, brightest, caption, figure, show_image
-from vitral.look.readings import kept_mass
+from vitral.look.readings import top_mass
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,9 +26,9 @@ Pixels = NDArray[np.uint8]
 Map = NDArray[np.float32]  # (down, across)
 
 
-def lit(picture: Pixels, map: Map) -> Image.Image:  # (C, H, W)
-    """The picture in grey, coloured by a map that is smoothed between the centres of the patches; bright is much, on
-    a scale of the map's own."""
+def overlay_map(picture: Pixels, map: Map) -> Image.Image:  # (C, H, W)
+    """The picture in grey, coloured by its map, which is smoothed between the centres of the patches; bright is much,
+    on a scale of the map's own."""
     from matplotlib import colormaps
 
     grey = in_grey(picture)
@@ -42,7 +42,7 @@ def lit(picture: Pixels, map: Map) -> Image.Image:  # (C, H, W)
 
 
 def in_grey(picture: Pixels) -> Image.Image:  # (C, H, W)
-    """Light and dark alone, in enough pixels; of bands, the first."""
+    """The picture in grey, enlarged to at least LEAST pixels; of bands, the first."""
     pixels = picture.transpose(1, 2, 0)
     grey = (
         Image.fromarray(np.ascontiguousarray(pixels)).convert("L") if len(picture) == 3 else Image.fromarray(picture[0])
@@ -52,92 +52,95 @@ def in_grey(picture: Pixels) -> Image.Image:  # (C, H, W)
 
 
 def outline(map: Map, mass: float = HALF) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """The edges, in patches across and down, around the fewest patches that hold this much of a map.
+    """The edges, in patches across and down, around the fewest patches that hold this share of a map.
 
     >>> len(outline(np.array([[9, 0], [0, 0]], np.float32)))
     4
     """
-    held = kept_mass(torch.from_numpy(map).flatten(), mass).view(map.shape).numpy()
-    padded = np.pad(held, 1)
+    mask = top_mass(torch.from_numpy(map).flatten(), mass).view(map.shape).numpy()
+    padded = np.pad(mask, 1)
     upright = zip(*np.nonzero(padded[1:-1, 1:] != padded[1:-1, :-1]), strict=True)  # between left and right
     level = zip(*np.nonzero(padded[1:, 1:-1] != padded[:-1, 1:-1]), strict=True)  # between above and below
     return [((x, y), (x, y + 1)) for y, x in upright] + [((x, y), (x + 1, y)) for y, x in level]
 
 
-def draw_look(to: Path | IO[bytes], look: Explanation, model: str) -> None:
-    """The figure of a picture: the picture in its patches, the map, the answer, the grade; below, other maps."""
-    down, across = look.map.shape
-    rows = _rows(look)
+def draw_explanation(to: Path | IO[bytes], explanation: Explanation, model: str) -> None:
+    """Draw the figure of an explanation: the picture in its patches, the map, the answer, the grade; below, other maps.
+
+    `model` is the name of the model.
+    """
+    down, across = explanation.map.shape
+    rows = _rows(explanation)
     columns = max(5, *(len(row) for row in rows))
     # Inches: as high as the pictures are when they fill their columns.
     tall = min(2.0, down / across)
     above, below = max(4.4, 4.1 * tall + 0.35), (WIDE / columns * tall + 0.22) * len(rows) + 0.5
     with figure(
-        to, WIDE, 0.75 + above + below, caption(look.says or "Where it looked", 90), _what(look, model)
-    ) as drawn:
-        drawn.get_layout_engine().set(w_pad=0.1)  # type: ignore[union-attr, call-arg]
-        top, bottom = drawn.subfigures(2, 1, squeeze=False, height_ratios=[above, below])[:, 0]
-        _above(top, look)
-        _below(bottom, look, rows, columns)
+        to, WIDE, 0.75 + above + below, caption(explanation.says or "Where it looked", 90), _what(explanation, model)
+    ) as canvas:
+        canvas.get_layout_engine().set(w_pad=0.1)  # type: ignore[union-attr, call-arg]
+        top, bottom = canvas.subfigures(2, 1, squeeze=False, height_ratios=[above, below])[:, 0]
+        _above(top, explanation)
+        _below(bottom, explanation, rows, columns)
 
 
-def _what(look: Explanation, model: str) -> str:
-    down, across = look.map.shape
-    name = caption(Path(look.name).name, 60)
+def _what(explanation: Explanation, model: str) -> str:
+    down, across = explanation.map.shape
+    name, side = caption(Path(explanation.name).name, 60), explanation.patch_size
     return (
-        f"{name}, as {caption(model, 40)} sees it: {down} × {across} patches of {look.patch_size} × {look.patch_size} "
-        f"pixels. {look.verdict}"
+        f"{name}, as {caption(model, 40)} sees it: {down} × {across} patches of {side} × {side} pixels. "
+        f"{explanation.verdict}"
     )
 
 
-def _above(top: "SubFigure", look: Explanation) -> None:
+def _above(top: "SubFigure", explanation: Explanation) -> None:
     left, middle, right = top.subfigures(
-        1, 3, squeeze=False, width_ratios=[1, 1, 0.95 if look.answers else 1], wspace=0.02
+        1, 3, squeeze=False, width_ratios=[1, 1, 0.95 if explanation.answers else 1], wspace=0.02
     )[0]
-    seen = left.subplots()
-    show_image(seen, look.picture)
-    seen.set_anchor("N")
-    _grid(seen, look, 0.6)
-    seen.set_title("What it sees, patch by patch")
-    marked = middle.subplots()
-    _show_lit(marked, look.picture, look.map)
-    marked.set_anchor("N")
-    _grid(marked, look, 0.12)
-    _outlined(marked, look)
-    marked.set_title(f"Where it looked: {look.method}")
-    if not look.answers:
-        name, map = next((name, map) for name, map in look.maps.items() if name != look.method)
-        other = right.subplots()
-        _show_lit(other, look.picture, map)
-        other.set_anchor("N")
-        other.set_title(f"The same by {name}")
+    picture_axes = left.subplots()
+    show_image(picture_axes, explanation.picture)
+    picture_axes.set_anchor("N")
+    _grid(picture_axes, explanation, 0.6)
+    picture_axes.set_title("What it sees, patch by patch")
+    map_axes = middle.subplots()
+    _show_overlay(map_axes, explanation.picture, explanation.map)
+    map_axes.set_anchor("N")
+    _grid(map_axes, explanation, 0.12)
+    _outline(map_axes, explanation)
+    map_axes.set_title(f"Where it looked: {explanation.method}")
+    if not explanation.answers:
+        name, map = next((name, map) for name, map in explanation.maps.items() if name != explanation.method)
+        other_axes = right.subplots()
+        _show_overlay(other_axes, explanation.picture, map)
+        other_axes.set_anchor("N")
+        other_axes.set_title(f"The same by {name}")
         return
-    if look.grade is None:
-        _answers(right.subplots(), look)
+    if explanation.grade is None:
+        _answers(right.subplots(), explanation)
         return
     bars, chart = right.subplots(2, 1, height_ratios=[1.15, 1])
-    _answers(bars, look)
-    _deletion(chart, look)
+    _answers(bars, explanation)
+    _deletion(chart, explanation)
 
 
-def _answers(axes: "Axes", look: Explanation) -> None:
-    """Bars, the most probable answer first; names stand above their bars, so that long ones have room."""
+def _answers(axes: "Axes", explanation: Explanation) -> None:
+    """Draw the answers as bars, the most probable first; names stand above their bars, so that long ones have room."""
     axes.axis("off")
     axes.set_title("What it says")
-    for row, (label, share) in enumerate(look.answers):
+    for row, (label, share) in enumerate(explanation.answers):
         bold: Any = {"fontweight": "bold"} if row == 0 else {}
         axes.barh(row + 0.32, 1, height=0.18, color=LIGHT.grid)
         axes.barh(row + 0.32, share, height=0.18, color=LIGHT.blue if row == 0 else LIGHT.bar)
         axes.text(0, row, caption(label, 34), va="center", fontsize=9.5, **bold)
         axes.text(1, row, f"{share:.1%}", va="center", ha="right", fontsize=9.5, **bold)
     axes.set_xlim(0, 1)
-    axes.set_ylim(max(len(look.answers), 3) - 0.45, -0.4)
+    axes.set_ylim(max(len(explanation.answers), 3) - 0.45, -0.4)
 
 
-def _deletion(axes: "Axes", look: Explanation) -> None:
-    """How the answer falls while patches are left out: in the order of the map, and in random ones."""
-    assert look.grade is not None
-    grade = look.grade
+def _deletion(axes: "Axes", explanation: Explanation) -> None:
+    """Plot how the probability falls while patches are left out: in the order of the map, and in random ones."""
+    assert explanation.grade is not None
+    grade = explanation.grade
     left_out = (1 - grade.shares_kept).numpy()
     style: Any = {"color": LIGHT.blue if grade.better else LIGHT.red, "linewidth": 2.4, "zorder": 3}
     axes.plot(left_out, grade.curves[0].numpy(), label=f"this map: {grade.deletion:.0%} on average", **style)
@@ -160,44 +163,46 @@ def _deletion(axes: "Axes", look: Explanation) -> None:
     axes.legend(frameon=False, fontsize=8.5, handlelength=1.4, labelspacing=0.3, **below)
 
 
-def _rows(look: Explanation) -> list[list[tuple[str, Map]]]:
+def _rows(explanation: Explanation) -> list[list[tuple[str, Map]]]:
     """The small maps below, row by row: the other methods, then each block's heads; of one block all in one row."""
-    others = [(name, map) for name, map in look.maps.items() if name != look.method] if look.answers else []
-    rows = [others] if len(look.heads) > 1 and others else []
-    for block, heads in look.heads.items():
+    others = []
+    if explanation.answers:
+        others = [(name, map) for name, map in explanation.maps.items() if name != explanation.method]
+    rows = [others] if len(explanation.heads) > 1 and others else []
+    for block, heads in explanation.heads.items():
         tiles = [(f"block {block}, head {number}", map) for number, map in enumerate(heads)]
         tiles = tiles if rows else [*others, *tiles]
         rows += [tiles[start : start + COLUMNS] for start in range(0, len(tiles), COLUMNS)]
     return rows
 
 
-def _below(bottom: "SubFigure", look: Explanation, rows: list[list[tuple[str, Map]]], columns: int) -> None:
+def _below(bottom: "SubFigure", explanation: Explanation, rows: list[list[tuple[str, Map]]], columns: int) -> None:
     grid = bottom.subplots(len(rows), columns, squeeze=False)
     for axes in grid.flat:
         axes.axis("off")
     for places, row in zip(grid, rows, strict=True):
         for axes, (name, map) in zip(places, row, strict=False):
-            _show_lit(axes, look.picture, map)
+            _show_overlay(axes, explanation.picture, map)
             axes.set_title(name, fontsize=9, fontweight="normal")
-    told = (
-        f"{look.method}: {MEANINGS[look.method]}. Bright is much; each map has a scale of its own and is smoothed "
-        "between the centres of the patches. White outline: the fewest patches that hold half of the map. Blocks and "
-        "heads are counted from 0."
+    legend = (
+        f"{explanation.method}: {MEANINGS[explanation.method]}. Bright is much; each map has a scale of its own and is "
+        "smoothed between the centres of the patches. White outline: the fewest patches that hold half of the map. "
+        "Blocks and heads are counted from 0."
     )
     style: Any = {"ha": "left", "fontsize": 9, "color": LIGHT.soft, "linespacing": 1.3}
-    bottom.supxlabel("\n".join(textwrap.wrap(told, int(14.5 * WIDE))), x=0.01, **style)
+    bottom.supxlabel("\n".join(textwrap.wrap(legend, int(14.5 * WIDE))), x=0.01, **style)
 
 
-def _show_lit(axes: "Axes", picture: Pixels, map: Map) -> None:
-    """In the coordinates of the picture."""
+def _show_overlay(axes: "Axes", picture: Pixels, map: Map) -> None:
+    """Show a map over its picture, in the coordinates of the picture."""
     height, width = picture.shape[1:]
-    axes.imshow(lit(picture, map), extent=(-0.5, width - 0.5, height - 0.5, -0.5), interpolation="antialiased")
+    axes.imshow(overlay_map(picture, map), extent=(-0.5, width - 0.5, height - 0.5, -0.5), interpolation="antialiased")
     axes.axis("off")
 
 
-def _grid(axes: "Axes", look: Explanation, alpha: float) -> None:
-    """The borders of the patches: white on dark, so that they are seen on every picture."""
-    (down, across), (height, width) = look.map.shape, look.picture.shape[1:]
+def _grid(axes: "Axes", explanation: Explanation, alpha: float) -> None:
+    """Draw the borders of the patches: white on dark, so that they are seen on every picture."""
+    (down, across), (height, width) = explanation.map.shape, explanation.picture.shape[1:]
     for colour, wide in (("#000000", 1.4), ("#FFFFFF", 0.6)):
         style: Any = {"color": colour, "alpha": alpha, "linewidth": wide}
         for row in range(1, down):
@@ -206,10 +211,11 @@ def _grid(axes: "Axes", look: Explanation, alpha: float) -> None:
             axes.axvline(column * width / across - 0.5, **style)
 
 
-def _outlined(axes: "Axes", look: Explanation) -> None:
+def _outline(axes: "Axes", explanation: Explanation) -> None:
+    """Draw the outline of the patches that hold half of the map."""
     from matplotlib.collections import LineCollection
 
-    (down, across), (height, width) = look.map.shape, look.picture.shape[1:]
+    (down, across), (height, width) = explanation.map.shape, explanation.picture.shape[1:]
     step = np.array([width / across, height / down])
-    edges = [np.array(edge) * step - 0.5 for edge in outline(look.map)]
+    edges = [np.array(edge) * step - 0.5 for edge in outline(explanation.map)]
     axes.add_collection(LineCollection(edges, colors="#FFFFFF", linewidths=1.3, capstyle="round"))

@@ -5,16 +5,16 @@ from importlib.resources import files
 from typing import Any
 
 
-def rendered(template: str, told: Mapping[str, Any], **filters: Callable[[Any], str]) -> str:
-    """A page from a Jinja template, which escapes all that it is told. `style` in it is what all pages have in common.
+def render(template: str, values: Mapping[str, Any], **filters: Callable[[Any], str]) -> str:
+    """A page from a Jinja template, which escapes all `values`. `style` in it is the CSS that all pages share.
 
-    >>> rendered("<p>{{ name }}, {{ share | whole }}", {"name": "<b>", "share": 0.5}, whole="{:.0%}".format)
+    >>> render("<p>{{ name }}, {{ share | whole }}", {"name": "<b>", "share": 0.5}, whole="{:.0%}".format)
     '<p>&lt;b&gt;, 50%'
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page.filters |= filters
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= filters
     style = files("vitral.look").joinpath("page.css").read_text(encoding="utf-8")
-    return page.from_string(template).render(told, style=Markup(style))
+    return environment.from_string(template).render(values, style=Markup(style))

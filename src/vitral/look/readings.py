@@ -1,7 +1,7 @@
-"""What attention and tokens tell, as numbers: maps over the patches, and what a model has learned.
+"""Readings of a model as tensors: maps over the patches from attention, and what tokens, positions and filters are.
 
 Images are normalised, (B, C, H, W). A map over the patches is (B, down, across), float32, and not scaled to a maximum.
-`drawn.py` has a figure for each.
+`plots.py` has a figure for each.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize, pad
 
 from vitral.errors import RecipeError
-from vitral.look.maps import Some, TokenLayout, attention_maps, each_block, layout_of, looking, read_from
+from vitral.look.maps import Some, TokenLayout, attention_maps, each_block, eval_mode, layout_of, readout_weights
 from vitral.model.positions import sincos_1d
 from vitral.model.vit import Block, ViT
 
@@ -26,7 +26,7 @@ FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def class_token_map(model: ViT, images: Tensor, block: int = -1) -> Tensor:  # → (B, down, across)
-    """What the class token took from each patch, in one block; the mean over heads.
+    """The attention of the class token to each patch, in one block; the mean over heads.
 
     Where the answer is read from other tokens, the mean over those: of both in a distilled model, of the patches in
     one that pools their mean, half and half where class token and mean are read.
@@ -40,17 +40,17 @@ def class_token_map(model: ViT, images: Tensor, block: int = -1) -> Tensor:  # �
 
 
 def answer_by_head(model: ViT, images: Tensor, blocks: Some = -1) -> Tensor:  # → (B, blocks, heads, down, across)
-    """What the answer took from each patch: of each head of these blocks, the rows of the tokens that it is read from,
-    each as far as it is read."""
+    """The attention of the answer to each patch, for each head of these blocks: the mean over the tokens that it is
+    read from, weighted by `readout_weights`."""
     maps = attention_maps(model, images, blocks=blocks, queries="answer")
-    weights = read_from(model, maps.layout)[list(maps.queries)].to(maps.shares.device)
+    weights = readout_weights(model, maps.layout)[list(maps.queries)].to(maps.shares.device)
     return torch.einsum("bkhqij,q->bkhij", maps.over_patches().float(), weights)
 
 
 def rollout(model: ViT, images: Tensor, *, fuse: Fuse = "mean", discard: float = 0.0) -> Tensor:  # → (B, down, across)
     """Attention followed from the answer down to the patches (Abnar and Zuidema 2020, arXiv:2005.00928).
 
-    Heads are fused into one map a block; a residual adds as much of the token itself as attention adds of others, and
+    Heads are fused into one map per block; a residual adds as much of the token itself as attention adds of others, and
     rows are made to sum to 1 again; then the maps of all blocks are multiplied. `discard` puts that share of the
     smallest weights of each fused map to zero first.
 
@@ -63,10 +63,10 @@ def rollout(model: ViT, images: Tensor, *, fuse: Fuse = "mean", discard: float =
         raise RecipeError(f"fuse is {fuse!r}: heads are fused by mean, max or min.")
     if not 0 <= discard < 1:
         raise RecipeError(f"discard is {discard}: it takes a share from 0 up to, and not including, 1.")
-    row = _reading(model, images)
+    row = _readout(model, images)
     # From the last block down only one row is to be multiplied, and one block's maps are in memory at a time.
     for block, tokens in reversed(list(zip(_blocks(model), _states(model, images), strict=False))):
-        with looking(model):
+        with eval_mode(model):
             fused = FUSIONS[fuse](block.attn.map(block.norm1(tokens)).float())  # (B, T, T)
         fused = _without_the_smallest(fused, discard)
         fused.diagonal(dim1=1, dim2=2).add_(1)
@@ -83,10 +83,10 @@ def _without_the_smallest(fused: Tensor, share: float) -> Tensor:  # (B, T, T) �
 
 
 def class_attention(model: ViT, images: Tensor, classes: Tensor | None = None) -> Tensor:  # → (B, down, across)
-    """What spoke for a class: attention, weighted by how much more of it would raise that class's logit, and followed
-    through all blocks (Chefer, Gur and Wolf 2021, arXiv:2103.15679).
+    """The patches that speak for a class: attention, weighted by how much more of it would raise that class's logit,
+    and followed through all blocks (Chefer, Gur and Wolf 2021, arXiv:2103.15679).
 
-    `classes`, (B,), are the numbers of the classes; None: of those that the model says. Each block adds R ← R + Ā R, Ā
+    `classes`, (B,), are the numbers of the classes; None: those that the model answers. Each block adds R ← R + Ā R, Ā
     the mean over heads of A ∘ ∂logit/∂A where that is positive.
 
     >>> from vitral.model.config import ViTConfig
@@ -94,46 +94,47 @@ def class_attention(model: ViT, images: Tensor, classes: Tensor | None = None) -
     >>> class_attention(model, torch.zeros(1, 3, 8, 8), torch.tensor([2])).shape
     torch.Size([1, 2, 2])
     """
-    _known_classes(model, images, classes)
-    row = start = _reading(model, images)
-    for block, tokens, slope in reversed(_slopes(model, images, classes)):
-        with looking(model):
-            row = row + row @ _weighted(block, tokens, slope)
-    # A patch that is read out itself explains nothing by being itself.
+    _check_classes(model, images, classes)
+    row = start = _readout(model, images)
+    for block, tokens, gradient in reversed(_gradients(model, images, classes)):
+        with eval_mode(model):
+            row = row + row @ _relevance(block, tokens, gradient)
+    # A patch that the answer is read from does not explain the answer by that alone.
     return _over_patches(model, images, row - start)
 
 
-def _slopes(model: ViT, images: Tensor, classes: Tensor | None) -> list[tuple[Block, Tensor, Tensor]]:
-    """Each block with its tokens, and with the slope of the logit by what its heads gathered; both (B, T, D)."""
-    given: list[Tensor] = []
-    gathered: list[Tensor] = []  # A V, the heads side by side: what `proj` gets
-    with looking(model):
+def _gradients(model: ViT, images: Tensor, classes: Tensor | None) -> list[tuple[Block, Tensor, Tensor]]:
+    """Each block with the tokens it gets, and with the gradient of the logit by its A V, the heads side by side; both
+    (B, T, D)."""
+    inputs: list[Tensor] = []
+    head_outputs: list[Tensor] = []  # A V, the heads side by side: what `proj` gets
+    with eval_mode(model):
         tokens = model.embed(images)
-    with looking(model, gradient=True):
+    with eval_mode(model, gradient=True):
         tokens.requires_grad_()  # the weights may be frozen
         for block in _blocks(model):
-            given.append(tokens.detach())
-            hook = block.attn.proj.register_forward_pre_hook(lambda _, got: gathered.append(got[0]))
+            inputs.append(tokens.detach())
+            hook = block.attn.proj.register_forward_pre_hook(lambda _, args: head_outputs.append(args[0]))
             try:
                 tokens = block(tokens)
             finally:
                 hook.remove()
         logits = torch.stack(model.logits(model.norm(tokens))).mean(dim=0)
-        chosen = logits.argmax(dim=1) if classes is None else classes.to(logits.device)
-        slopes = torch.autograd.grad(logits.gather(1, chosen[:, None]).sum(), gathered)
-    return list(zip(_blocks(model), given, slopes, strict=True))
+        targets = logits.argmax(dim=1) if classes is None else classes.to(logits.device)
+        gradients = torch.autograd.grad(logits.gather(1, targets[:, None]).sum(), head_outputs)
+    return list(zip(_blocks(model), inputs, gradients, strict=True))
 
 
-def _weighted(block: Block, tokens: Tensor, slope: Tensor) -> Tensor:  # (B, T, D), (B, T, D) → (B, T, T)
-    """The positive part of A ∘ ∂logit/∂A, mean over heads. As the heads gather A V, ∂/∂A = ∂/∂(A V) Vᵀ."""
+def _relevance(block: Block, tokens: Tensor, gradient: Tensor) -> Tensor:  # (B, T, D), (B, T, D) → (B, T, T)
+    """The positive part of A ∘ ∂logit/∂A, mean over heads. As the heads give A V, ∂/∂A = ∂/∂(A V) Vᵀ."""
     x = block.norm1(tokens)
     _, _, values = block.attn.queries_keys_values(x)  # (B, heads, T, D/heads)
-    by_head = slope.unflatten(2, (block.attn.heads, -1)).transpose(1, 2)
-    weighted = block.attn.map(x)  # changed in place, for it is large
-    return weighted.mul_(by_head @ values.mT).relu_().mean(dim=1).float()
+    by_head = gradient.unflatten(2, (block.attn.heads, -1)).transpose(1, 2)
+    attention = block.attn.map(x)  # changed in place, for it is large
+    return attention.mul_(by_head @ values.mT).relu_().mean(dim=1).float()
 
 
-def _known_classes(model: ViT, images: Tensor, classes: Tensor | None) -> None:
+def _check_classes(model: ViT, images: Tensor, classes: Tensor | None) -> None:
     count = model.config.classes
     if count == 0:
         raise RecipeError("This model has no classes that a map could speak for. Attention and rollout need none.")
@@ -152,16 +153,16 @@ def _blocks(model: ViT) -> list[Block]:
 
 def _states(model: ViT, images: Tensor) -> list[Tensor]:  # → each (B, T, D)
     """The tokens that each block gets, and those that the last one gives."""
-    with looking(model):
+    with eval_mode(model):
         states = [model.embed(images)]
         for block in model.blocks:
             states.append(block(states[-1]))
     return states
 
 
-def _reading(model: ViT, images: Tensor) -> Tensor:  # → (B, 1, T)
-    """How much of the answer is read from each token: all from the class token, in the paper."""
-    return read_from(model, layout_of(model, images)).to(images.device).expand(len(images), 1, -1)
+def _readout(model: ViT, images: Tensor) -> Tensor:  # → (B, 1, T)
+    """`readout_weights` as one row per image."""
+    return readout_weights(model, layout_of(model, images)).to(images.device).expand(len(images), 1, -1)
 
 
 def _over_patches(model: ViT, images: Tensor, row: Tensor) -> Tensor:  # (B, 1, T) → (B, down, across)
@@ -186,38 +187,39 @@ def attention_distance(model: ViT, images: Tensor) -> Tensor:  # → (blocks, he
     layout, patch = layout_of(model, images), model.config.patch_size
     places = torch.cartesian_prod(*(torch.arange(side, device=images.device) for side in layout.grid)).float() * patch
     far = torch.cdist(places, places)  # (N, N)
-    found = []
+    distances = []
     for _, shares in each_block(model, images, queries="patches"):
         among = shares[..., layout.patches].float()
-        found.append(((among * far).sum(dim=-1) / among.sum(dim=-1)).mean(dim=(0, 2)))
-    return torch.stack(found)
+        distances.append(((among * far).sum(dim=-1) / among.sum(dim=-1)).mean(dim=(0, 2)))
+    return torch.stack(distances)
 
 
-def kept_mass(rows: Tensor, mass: float = 0.6) -> Tensor:  # (…, N) → (…, N), bool
-    """The fewest patches that hold so much of what a row gives to all of them (DINO's figures, with 0.6).
+def top_mass(rows: Tensor, mass: float = 0.6) -> Tensor:  # (…, N) → (…, N), bool
+    """A mask of the fewest patches whose values are at least the share `mass` of the sum of a row (DINO's figures,
+    with 0.6).
 
-    >>> kept_mass(torch.tensor([0.1, 0.4, 0.2, 0.1])).tolist()
+    >>> top_mass(torch.tensor([0.1, 0.4, 0.2, 0.1])).tolist()
     [False, True, True, False]
     """
     if not 0 < mass <= 1:
         raise RecipeError(f"mass is {mass}: it takes a share above 0 and up to 1.")
     largest, order = rows.double().sort(dim=-1, descending=True, stable=True)
-    reached = largest.cumsum(dim=-1) / largest.sum(dim=-1, keepdim=True)
+    share = largest.cumsum(dim=-1) / largest.sum(dim=-1, keepdim=True)
     # A patch is needed as long as those before it do not hold enough; rounding must not ask for one more.
-    needed = reached - largest / largest.sum(dim=-1, keepdim=True) < mass - 1e-9
-    return torch.zeros_like(needed).scatter(-1, order, needed)
+    mask = share - largest / largest.sum(dim=-1, keepdim=True) < mass - 1e-9
+    return torch.zeros_like(mask).scatter(-1, order, mask)
 
 
 def patch_features(model: ViT, images: Tensor) -> Tensor:  # → (B, down, across, D)
-    """What the last block and its norm make of each patch."""
+    """The features of each patch after the last block and its norm."""
     layout = layout_of(model, images)
-    with looking(model):
+    with eval_mode(model):
         return model.features(images)[:, layout.patches].unflatten(1, layout.grid)
 
 
 @dataclass(frozen=True)
 class Colours:
-    """Patches in colours: what is alike has the same one."""
+    """Patches in colours, alike ones in the same colour, and the subject of each picture."""
 
     rgb: Tensor  # (B, down, across, 3), from 0 to 1
     subject: Tensor  # (B, down, across), bool: what stands out from the rest
@@ -231,8 +233,8 @@ def feature_colours(features: Tensor) -> Colours:  # (B, down, across, D)
     the ground is black.
     """
     rows = normalize(features.float(), dim=-1)  # a few tokens can be very long, and would be all that is seen
-    subject = _subject(_projected(rows.flatten(0, 2), 1).view(rows.shape[:3]))
-    low_to_high = _projected(rows[subject], 3)
+    subject = _subject(_project(rows.flatten(0, 2), 1).view(rows.shape[:3]))
+    low_to_high = _project(rows[subject], 3)
     low, high = low_to_high.quantile(0.02, dim=0), low_to_high.quantile(0.98, dim=0)
     rgb = torch.zeros(*rows.shape[:3], 3, device=rows.device)
     rgb[subject] = ((low_to_high - low) / (high - low).clamp(min=1e-9)).clamp(0, 1)
@@ -261,24 +263,24 @@ def _subject(component: Tensor) -> Tensor:  # (B, down, across) → bool
     return together if together.any() else side if side.any() else torch.ones_like(side)
 
 
-def _projected(rows: Tensor, count: int) -> Tensor:  # (n, D) → (n, count)
-    """Where rows lie along the first principal components; those that are not there are zero."""
-    found = (rows - rows.mean(dim=0)) @ _components(rows, count).T
-    return pad(found, (0, count - found.shape[1]))
+def _project(rows: Tensor, count: int) -> Tensor:  # (n, D) → (n, count)
+    """The rows projected on the first principal components; columns of components that do not exist are zero."""
+    projections = (rows - rows.mean(dim=0)) @ _components(rows, count).T
+    return pad(projections, (0, count - projections.shape[1]))
 
 
 def _components(rows: Tensor, count: int) -> Tensor:  # (n, D) → (count, D)
-    """The first principal components, as far as there is spread. Their signs are nobody's: the largest number of each
+    """The first principal components, as far as there is spread. Their signs are arbitrary: the largest number of each
     is made positive."""
-    _, spread, found = torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False)
-    found = found[spread > 1e-6 * spread[0]]
-    largest = found.gather(1, found.abs().argmax(dim=1, keepdim=True))
-    return (found * largest.sign())[:count]
+    _, spread, components = torch.linalg.svd(rows - rows.mean(dim=0), full_matrices=False)
+    components = components[spread > 1e-6 * spread[0]]
+    largest = components.gather(1, components.abs().argmax(dim=1, keepdim=True))
+    return (components * largest.sign())[:count]
 
 
 @dataclass(frozen=True)
 class Depth:
-    """What becomes of tokens, from the embedding (row 0) through each block; means over the images."""
+    """How tokens change, from the embedding (row 0) through each block; means over the images."""
 
     length: Tensor  # (blocks + 1, T): √ of the sum of squares
     like_last: Tensor  # (blocks + 1, T): cosine with what the token is after the last block
@@ -308,16 +310,16 @@ def position_similarity(model: ViT) -> Tensor:  # → (down, across, down, acros
 
 
 @dataclass(frozen=True)
-class Resampled:
-    """A table of positions at its own grid and at another one; what it takes to come from one to the other."""
+class ResampledPositions:
+    """A table of positions at its own grid and at another one, and how it is resampled."""
 
     own: Tensor  # (down, across, D)
     other: Tensor  # (down, across, D)
     how: str  # in words
 
 
-def resampled_positions(model: ViT, grid: tuple[int, int]) -> Resampled:
-    """How the positions of this model come to another grid, (down, across). There are three cases: the same grid needs
+def resampled_positions(model: ViT, grid: tuple[int, int]) -> ResampledPositions:
+    """The positions of this model at another grid, (down, across). There are three cases: the same grid needs
     nothing; another size of the same shape is resampled alike both ways; another shape by a factor for each side."""
     if min(grid) < 1:
         raise RecipeError(f"A grid of {grid[0]}×{grid[1]} has no patches.")
@@ -330,7 +332,7 @@ def resampled_positions(model: ViT, grid: tuple[int, int]) -> Resampled:
         how = f"another size: {rule.resample}, ×{new_down / down:.3g} both ways"
     else:
         how = f"another shape: {rule.resample}, ×{new_down / down:.3g} down, ×{new_across / across:.3g} across"
-    return Resampled(_positions(model, model.config.grid), _positions(model, grid), how)
+    return ResampledPositions(_positions(model, model.config.grid), _positions(model, grid), how)
 
 
 def _positions(model: ViT, grid: tuple[int, int]) -> Tensor:  # → (down, across, D)
@@ -338,16 +340,16 @@ def _positions(model: ViT, grid: tuple[int, int]) -> Tensor:  # → (down, acros
     if kind in ("none", "relative"):
         why = {"none": "it knows no positions", "relative": "its attention compares distances instead"}[kind]
         raise RecipeError(f"This model adds no positions to its tokens: {why} (model.positions {kind}).")
-    with looking(model):
+    with eval_mode(model):
         table = model.positions(model.pos_embed, grid)[0].float()
     return table[model.config.extra :].unflatten(0, grid)
 
 
 def first_filters(model: ViT, count: int = 28) -> Tensor:  # → (count, patch, patch, C)
-    """The principal components of what the first layer looks for in a patch (the paper's figure 7, left).
+    """The principal components of the filters of the first layer (the paper's figure 7, left).
 
-    A stem of convolutions looks at fewer pixels first: there, a filter has their size. There are no more than
-    directions along which the filters differ.
+    In a stem of convolutions a filter has the size of the first kernel. There are no more components than directions
+    along which the filters differ.
     """
     # The first kernel of any stem is that of its first layer.
     filters = next(kernel for kernel in model.patch_embed.state_dict().values() if kernel.ndim == 4).float()

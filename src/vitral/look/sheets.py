@@ -38,7 +38,7 @@ class Section:
 
 
 def write_sheet(path: Path, title: str, subtitle: str, sections: Sequence[Section]) -> None:
-    """Draw the sections under each other."""
+    """Write a sheet of the sections, one below the other, as PNG."""
     height = MARGIN + 72 + sum(_height(section) for section in sections) + MARGIN // 2
     sheet = Image.new("RGB", (WIDTH, height), "white")
     pen = ImageDraw.Draw(sheet)
@@ -53,13 +53,13 @@ def write_sheet(path: Path, title: str, subtitle: str, sections: Sequence[Sectio
 
 
 def as_picture(pixels: NDArray[np.uint8]) -> Image.Image:  # (C, H, W)
-    """An array as a picture; of bands, the first."""
-    shown = pixels.transpose(1, 2, 0) if pixels.shape[0] == 3 else pixels[0]
-    return Image.fromarray(np.ascontiguousarray(shown))
+    """An array as a Pillow image; of bands, the first."""
+    bands = pixels.transpose(1, 2, 0) if pixels.shape[0] == 3 else pixels[0]
+    return Image.fromarray(np.ascontiguousarray(bands))
 
 
 def _rows(section: Section) -> list[list[Sequence[Tile]]]:
-    """Groups that fit beside each other."""
+    """The groups of a section in rows of at most COLUMNS tiles."""
     rows: list[list[Sequence[Tile]]] = []
     used = COLUMNS
     for group in section.groups:
@@ -72,8 +72,8 @@ def _rows(section: Section) -> list[list[Sequence[Tile]]]:
     return rows
 
 
-def _wrapped(text: str, size: int = 12, bold: bool = False) -> list[str]:
-    """Words in lines that fit the sheet."""
+def _wrap(text: str, size: int = 12, bold: bool = False) -> list[str]:
+    """The text in lines that fit the sheet."""
     lines: list[str] = []
     for word in text.split():
         if lines and _font(size, bold).getlength(f"{lines[-1]} {word}") <= WIDTH - 2 * MARGIN:
@@ -84,24 +84,24 @@ def _wrapped(text: str, size: int = 12, bold: bool = False) -> list[str]:
 
 
 def _lines(section: Section) -> int:
-    """Of text below the tiles."""
+    """The lines of text below each tile of a section."""
     tiles = [tile for group in section.groups for tile in group]
     return max(((tile.caption != "") + (tile.below != "") for tile in tiles), default=0)
 
 
 def _height(section: Section) -> int:
-    head = 20 * len(_wrapped(section.heading, 15, True)) + 6 * bool(section.heading)
-    head += 17 * len(_wrapped(section.text)) + 5 * bool(section.text)
+    head = 20 * len(_wrap(section.heading, 15, True)) + 6 * bool(section.heading)
+    head += 17 * len(_wrap(section.text)) + 5 * bool(section.text)
     return head + len(_rows(section)) * (TILE + 16 * _lines(section) + GAP + 4) + 18
 
 
 def _draw(sheet: Image.Image, pen: ImageDraw.ImageDraw, section: Section, top: int) -> int:
     bottom = top + _height(section)
-    for line in _wrapped(section.heading, 15, True):
+    for line in _wrap(section.heading, 15, True):
         _line(pen, (MARGIN, top), line, 15, INK, bold=True, room=WIDTH - 2 * MARGIN)
         top += 20
     top += 6 * bool(section.heading)
-    for line in _wrapped(section.text):
+    for line in _wrap(section.text):
         _line(pen, (MARGIN, top - 2), line, 12, "#555B63", room=WIDTH - 2 * MARGIN)
         top += 17
     top += 5 * bool(section.text)
@@ -127,8 +127,8 @@ def _tile(sheet: Image.Image, pen: ImageDraw.ImageDraw, tile: Tile, left: int, t
     else:
         small = max(tile.image.size) < TILE
         resampling = Image.Resampling.NEAREST if small else Image.Resampling.BICUBIC
-        fitted = ImageOps.contain(tile.image.convert("RGB"), (TILE, TILE), resampling)
-        sheet.paste(fitted, (left + (TILE - fitted.width) // 2, top + (TILE - fitted.height) // 2))
+        thumbnail = ImageOps.contain(tile.image.convert("RGB"), (TILE, TILE), resampling)
+        sheet.paste(thumbnail, (left + (TILE - thumbnail.width) // 2, top + (TILE - thumbnail.height) // 2))
     for line, (text, colour) in enumerate(((tile.caption, tile.colour), (tile.below, "#555B63"))):
         _line(pen, (left, top + TILE + 3 + 15 * line), text, 11, colour, room=TILE)
 
@@ -143,14 +143,14 @@ def _line(
     room: int,
     bold: bool = False,
 ) -> None:
-    """One line; of one that does not fit, the end: names differ there."""
+    """Write one line; of a line that does not fit, the end: names differ there."""
     text = "".join(sign if sign.isprintable() else "·" for sign in text)
     font = _font(size, bold)
-    shown, start = text, 0
-    while pen.textlength(shown, font) > room:
+    line, start = text, 0
+    while pen.textlength(line, font) > room:
         start += 1
-        shown = f"…{text[start:]}"
-    pen.text(place, shown, colour, font)
+        line = f"…{text[start:]}"
+    pen.text(place, line, colour, font)
 
 
 @cache

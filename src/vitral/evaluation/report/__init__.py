@@ -1,7 +1,7 @@
-"""`report.html`: all that is known about a run on one page, for a browser, for paper, for mail.
+"""Write `report.html`: all that is known about a run on one page, for a browser, for paper, for mail.
 
-The page is one file: no network, no script, nothing beside it. `facts` gathers what it says as plain values, `pictures`
-what it shows, and report.html, a Jinja template that escapes all names, puts them in order.
+The page is one file: no network, no script, nothing beside it. `facts` gathers its text as plain values, `pictures`
+its images, and report.html, a Jinja template that escapes all names, puts them in order.
 """
 
 from importlib.resources import files
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vitral.evaluation.report.facts import facts
 from vitral.evaluation.report.pictures import pictures
 from vitral.files import write_whole
-from vitral.look.page import rendered
+from vitral.look.page import render
 
 if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
@@ -20,9 +20,9 @@ REPORT = "report.html"
 
 
 def write_report(evaluation: "Evaluation") -> Path:
-    """Write the page beside evaluation.json, and say where it is."""
+    """Write the page beside evaluation.json; returns its path."""
     template = files(__package__).joinpath(REPORT).read_text(encoding="utf-8")
-    page = rendered(template, {**facts(evaluation), "shown": pictures(evaluation)}, share=_share, number=_number)
+    page = render(template, {**facts(evaluation), "shown": pictures(evaluation)}, share=_share, number=_number)
     path = evaluation.folder / REPORT
     with evaluation.run.writing():
         write_whole(path, page)

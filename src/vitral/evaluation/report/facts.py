@@ -1,4 +1,4 @@
-"""What the page says: words and numbers from what evaluation.json, run.json, metrics.jsonl and check.json hold."""
+"""The text of the page: words and numbers from evaluation.json, run.json, metrics.jsonl and check.json."""
 
 import json
 import os
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
 
 ROWS = 200  # classes in the table, at most
-SORTED = 12  # classes, above which the worst come first
+MOST_UNSORTED = 12  # classes, above which the worst come first
 GROUPS = 20  # in the table, at most
 PAIRS = 10  # of classes that are confused, at most
 UNEVEN = 3  # times more pictures in the largest class than in the smallest
@@ -23,37 +23,37 @@ ENOUGH = 10  # pictures of about the same confidence, to say how often they are 
 
 
 def facts(evaluation: "Evaluation") -> dict[str, Any]:
-    """All of them, under the names that the template uses."""
-    run, stored = evaluation.run, evaluation.write()
+    """All facts of the page, under the names that the template uses."""
+    run, results = evaluation.run, evaluation.write()
     record, recipe = run.record, run.recipe
     return {
         "name": plain(run.folder.resolve().name),
         "source": _last(record.data.source),
-        "measured_on": None if evaluation.own else _last(stored["source"]),
+        "measured_on": None if evaluation.own else _last(results["source"]),
         "mirrored": evaluation.mirrored,
         "what": of_what(evaluation),
-        "pictures": stored["pictures"],
-        "classes": len(stored["class_names"]),
-        "accuracy": stored["figures"]["accuracy"],
-        "most_frequent": _most_frequent(stored),
+        "pictures": results["pictures"],
+        "classes": len(results["class_names"]),
+        "accuracy": results["figures"]["accuracy"],
+        "most_frequent": _most_frequent(results),
         "verdict": _verdict(evaluation),
         "warnings": [
             *map(plain, evaluation.notes),
             *_serious(run),
-            *_warnings(stored, record, run, of_what(evaluation)),
+            *_warnings(results, record, run, of_what(evaluation)),
         ],
         "check": _check(run),
-        "figures": _figures(stored),
+        "figures": _figures(results),
         "training": _training(run),
         "worse_in_training": worse_in_training(recipe),
-        "table": _table(stored),
-        "groups": _groups(stored),
-        "pairs": _pairs(stored),
-        "confusion": how_to_read_confusion(len(stored["class_names"])),
-        "wrong": sum(one["label"] != one["predicted"] for one in stored["predictions"]),
-        "calibration": _calibration(stored, record),
+        "table": _table(results),
+        "groups": _groups(results),
+        "pairs": _pairs(results),
+        "confusion": how_to_read_confusion(len(results["class_names"])),
+        "wrong": sum(one["label"] != one["predicted"] for one in results["predictions"]),
+        "calibration": _calibration(results, record),
         "recipe": recipe.to_toml(),
-        "made": _made(record, evaluation),
+        "made": _provenance(record, evaluation),
         "look": f"vitral look {shlex.quote(_place(run.folder))} PICTURE",
         "shell": f"vitral predict {shlex.quote(_place(run.folder))} PICTURE",
         "python": f'vitral.Classifier.load({json.dumps(_place(run.folder), ensure_ascii=False)}).predict("PICTURE")',
@@ -61,7 +61,7 @@ def facts(evaluation: "Evaluation") -> dict[str, Any]:
 
 
 def plain(text: str) -> str:
-    r"""What cannot be seen, or would change the direction of what follows, is spelt out.
+    r"""The text with every letter spelt out that cannot be seen, or would change the direction of what follows.
 
     >>> plain("new\nline")
     'new\\nline'
@@ -71,10 +71,10 @@ def plain(text: str) -> str:
     )
 
 
-def _most_frequent(stored: dict[str, Any]) -> dict[str, Any]:
-    """How far one comes by always giving the same answer."""
-    most = max(stored["per_class"], key=lambda one: one["pictures"])
-    return {"name": plain(most["name"]), "share": most["pictures"] / stored["pictures"]}
+def _most_frequent(results: dict[str, Any]) -> dict[str, Any]:
+    """The most frequent class, and the share of pictures that it has."""
+    most = max(results["per_class"], key=lambda one: one["pictures"])
+    return {"name": plain(most["name"]), "share": most["pictures"] / results["pictures"]}
 
 
 def _verdict(evaluation: "Evaluation") -> dict[str, Any] | None:
@@ -90,32 +90,32 @@ def _verdict(evaluation: "Evaluation") -> dict[str, Any] | None:
     return {"kind": kind, "heading": heading, "text": evaluation.baseline.verdict}
 
 
-def _warnings(stored: dict[str, Any], record: Record, run: Run, what: str) -> Iterator[str]:
-    """What to know before believing the numbers."""
+def _warnings(results: dict[str, Any], record: Record, run: Run, what: str) -> Iterator[str]:
+    """Sentences to know before believing the numbers."""
     if not any(line["event"] == "epoch" for line in run.metrics):
         yield "The model has not been through its training pictures even once: it has hardly learnt anything."
     if record.state != "finished":
         yield "The training was stopped before its end: these are the weights that it had got to."
-    if stored["pictures"] < FEW:
-        pictures = f"{stored['pictures']} {what} are" if stored["pictures"] > 1 else f"1 {what[:-1]} is"
+    if results["pictures"] < FEW:
+        pictures = f"{results['pictures']} {what} are" if results["pictures"] > 1 else f"1 {what[:-1]} is"
         yield f"{pictures} few: take these numbers as a first sign, no more. From some hundreds on they tell something."
-    untested = [plain(one["name"]) for one in stored["per_class"] if not one["pictures"]]
-    if untested and stored["split"] == "test":
-        more = f" and {len(untested) - 8} more classes" if len(untested) > 8 else ""
-        yield f"No test picture shows {', '.join(untested[:8])}{more}: nothing is known about that."
-    tested = [one for one in stored["per_class"] if one["pictures"]]
-    most, least = (choose(tested, key=lambda one: one["pictures"]) for choose in (max, min))
+    missing = [plain(one["name"]) for one in results["per_class"] if not one["pictures"]]
+    if missing and results["split"] == "test":
+        more = f" and {len(missing) - 8} more classes" if len(missing) > 8 else ""
+        yield f"No test picture shows {', '.join(missing[:8])}{more}: nothing is known about that."
+    classes = [one for one in results["per_class"] if one["pictures"]]
+    most, least = (choose(classes, key=lambda one: one["pictures"]) for choose in (max, min))
     if most["pictures"] > UNEVEN * least["pictures"]:
         yield (
             f"The classes are uneven: {most['pictures']:,} {what} show {plain(most['name'])} and "
             f"{least['pictures']:,} {plain(least['name'])}. Accuracy flatters then; look at balanced accuracy, "
-            f"{stored['figures']['balanced_accuracy']['value']:.1%}, and at each class."
+            f"{results['figures']['balanced_accuracy']['value']:.1%}, and at each class."
         )
     validation = record.data.pictures.get("validation", 0)
-    if "temperature" in stored and validation < FEW:
+    if "temperature" in results and validation < FEW:
         pictures = f"{validation} validation picture{'s' if validation > 1 else ''}"
         yield f"How sure it is, and what it calls unknown, was set on {pictures} only: take both with care."
-    if "temperature" not in stored:
+    if "temperature" not in results:
         yield f"{_no_temperature(record)} Take its probabilities with care."
 
 
@@ -132,7 +132,7 @@ def _no_temperature(record: Record) -> str:
 
 
 def _check(run: Run) -> dict[str, Any]:
-    """What `vitral check` found, the serious first; None: the pictures are too many to look at unasked."""
+    """The findings of `vitral check`, the serious first; None: it has not run, as there are many pictures."""
     findings = (
         [{"serious": one.serious, "what": plain(one.what), "advice": plain(one.advice)} for one in run.checked.findings]
         if run.checked
@@ -146,75 +146,75 @@ def _check(run: Run) -> dict[str, Any]:
 
 
 def _serious(run: Run) -> Iterator[str]:
-    """What is wrong with the pictures, to be read before any number."""
+    """A sentence for each serious finding in the pictures."""
     for one in run.checked.findings if run.checked else ():
         if one.serious:
             yield plain(f"In the pictures: {one.what} {one.advice}")
 
 
-def _figures(stored: dict[str, Any]) -> list[dict[str, Any]]:
+def _figures(results: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "id": metric.name,
             "name": metric.title,
-            "meaning": metric.meaning.format(by_chance=stored.get(f"{metric.name}_by_chance")),
+            "meaning": metric.meaning.format(by_chance=results.get(f"{metric.name}_by_chance")),
             "is_share": metric.is_share,
             "low": None,
             "high": None,
-            **stored["figures"][metric.name],
+            **results["figures"][metric.name],
         }
         for metric in METRICS
-        if metric.name in stored["figures"]
+        if metric.name in results["figures"]
     ]
 
 
 def _training(run: Run) -> dict[str, Any] | None:
-    """From metrics.jsonl; None: not one epoch came to its end."""
+    """The number of epochs, the last and the best, from metrics.jsonl; None: not one epoch came to its end."""
     epochs = [line for line in run.metrics if line["event"] == "epoch"]
     if not epochs:
         return None
-    validated = "validation_loss" in epochs[0]
-    best = min(epochs, key=lambda line: line["validation_loss"]) if validated else None
+    has_validation = "validation_loss" in epochs[0]
+    best = min(epochs, key=lambda line: line["validation_loss"]) if has_validation else None
     return {"epochs": len(epochs), "last": epochs[-1], "best": best}
 
 
-def _table(stored: dict[str, Any]) -> dict[str, Any]:
-    rows = [{**one, "name": plain(one["name"])} for one in stored["per_class"]]
+def _table(results: dict[str, Any]) -> dict[str, Any]:
+    rows = [{**one, "name": plain(one["name"])} for one in results["per_class"]]
     for row in rows:
         row.setdefault("recall", None)
         row.setdefault("precision", None)
-    if worst_first := len(rows) > SORTED:
+    if worst_first := len(rows) > MOST_UNSORTED:
         rows.sort(key=lambda row: (row["recall"] is None, row["recall"] and row["recall"]["value"], -row["pictures"]))
     return {"rows": rows[:ROWS], "left_out": max(0, len(rows) - ROWS), "worst_first": worst_first}
 
 
-def _groups(stored: dict[str, Any]) -> dict[str, Any]:
-    """Pictures that belong together by data.group_by, the least recognised group first."""
-    rows = [{"name": plain(name), **figure} for name, figure in stored.get("groups", {}).items()]
+def _groups(results: dict[str, Any]) -> dict[str, Any]:
+    """The accuracy of each group by data.group_by, the worst first."""
+    rows = [{"name": plain(name), **figure} for name, figure in results.get("groups", {}).items()]
     return {"rows": rows[:GROUPS], "all": len(rows)}
 
 
-def _pairs(stored: dict[str, Any]) -> list[dict[str, Any]]:
-    """Classes that were taken for others, the most often first."""
-    names = [plain(name) for name in stored["class_names"]]
+def _pairs(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Pairs of classes that were confused, the most frequent first."""
+    names = [plain(name) for name in results["class_names"]]
     pairs = [
         {"was": names[i], "said": names[j], "times": times, "of": sum(row), "share": times / sum(row)}
-        for i, row in enumerate(stored["confusion"])
+        for i, row in enumerate(results["confusion"])
         for j, times in enumerate(row)
         if times and i != j
     ]
     return sorted(pairs, key=lambda pair: (-pair["times"], -pair["share"]))[:PAIRS]
 
 
-def _calibration(stored: dict[str, Any], record: Record) -> dict[str, Any]:
-    enough = [one for one in stored["reliability"] if one["pictures"] >= ENOUGH]
+def _calibration(results: dict[str, Any], record: Record) -> dict[str, Any]:
+    enough = [one for one in results["reliability"] if one["pictures"] >= ENOUGH]
     near = min(enough, key=lambda one: abs(one["confidence"] - 0.8)) if enough else None
     return {
-        "temperature": stored.get("temperature"),
-        "error": stored["figures"]["calibration_error"]["value"],
+        "temperature": results.get("temperature"),
+        "error": results["figures"]["calibration_error"]["value"],
         "pictures": record.data.pictures.get("validation", 0),
-        "unknown": stored.get("called_unknown"),
-        "before": stored["uncalibrated"]["calibration_error"]["value"] if "uncalibrated" in stored else None,
+        "unknown": results.get("called_unknown"),
+        "before": results["uncalibrated"]["calibration_error"]["value"] if "uncalibrated" in results else None,
         "why_not": _no_temperature(record),
         "example": near
         and {
@@ -226,8 +226,8 @@ def _calibration(stored: dict[str, Any], record: Record) -> dict[str, Any]:
     }
 
 
-def _made(record: Record, evaluation: "Evaluation") -> dict[str, str]:
-    """What was trained, on what, how long."""
+def _provenance(record: Record, evaluation: "Evaluation") -> dict[str, str]:
+    """A table of the training: pictures, model, time, machine, software."""
     counts = record.data.pictures
     machine, choices, config = record.machine, record.choices, evaluation.weights.model.config
     height, width = evaluation.weights.preprocess.image_size
@@ -266,11 +266,11 @@ def _duration(seconds: float) -> str:
 
 
 def _last(source: str) -> str:
-    """Of a path the last name: the title need not tell where somebody's files are."""
+    """The last name of a path: the title need not show where files are on this machine."""
     return plain(Path(source).name or source)
 
 
 def _place(folder: Path) -> str:
-    """As one would type it here, or from beside it."""
+    """The folder as typed from here, or by its name alone where it is not below."""
     near = os.path.relpath(folder)
     return plain(folder.resolve().name if near.startswith("..") else near)

@@ -1,4 +1,4 @@
-"""What the page shows, each as a data URI: figures in a light and a dark version, and test pictures."""
+"""The images of the page as data URIs: figures in a light and a dark version, and test pictures."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,43 +15,43 @@ from vitral.evaluation.report.facts import plain
 from vitral.look.explain import DEFAULT
 from vitral.look.gallery import SMALL, as_uri, picture_uri
 from vitral.look.grading import RANDOM, Grade, grade
-from vitral.look.maps import attending
-from vitral.look.overlay import lit
+from vitral.look.maps import as_vit
+from vitral.look.overlay import overlay_map
 from vitral.look.readings import METHODS
 from vitral.look.sheets import as_picture
 
 if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
 
-MOST = 24  # wrong ones, and right ones
-LOOKED = 4  # wrong ones, and right ones, that are shown with maps: each asks the model some hundred times
+MOST = 24  # wrong answers, and right ones
+MOST_MAPS = 4  # wrong answers, and right ones, with maps: each runs the model some hundred times
 
 Draw = Callable[["Evaluation", IO[bytes], bool], None]
 
 
 def pictures(evaluation: "Evaluation") -> dict[str, Any]:
-    """Figures under their names, None where there is nothing to draw; then the pictures, as lists."""
+    """The figures by name, None where there is nothing to draw; then the test pictures, as lists."""
     small_letters = len(evaluation.weights.class_names) > 12
     return {
         "loss": _figure(evaluation, partial(figures.curves, only="loss")),
         "accuracy": _figure(evaluation, partial(figures.curves, only="accuracy")),
         "confusion": _figure(evaluation, figures.confusion, least=84 if small_letters else 60),
         "reliability": _figure(evaluation, figures.reliability),
-        "wrong": _tiles(evaluation, figures.chosen_wrong(evaluation, MOST)),
-        "right": _tiles(evaluation, figures.chosen_right(evaluation, MOST)),
-        "looked": _looked(evaluation) if evaluation.weights.model.attends else None,
+        "wrong": _tiles(evaluation, figures.surest_mistakes(evaluation, MOST)),
+        "right": _tiles(evaluation, figures.some_right(evaluation, MOST)),
+        "looked": _maps(evaluation) if evaluation.weights.model.attends else None,
     }
 
 
 def _figure(evaluation: "Evaluation", draw: Draw, least: int = 60) -> dict[str, Any] | None:
-    """`least`: pixels of the screen for an inch, below which the letters could no longer be read."""
+    """A figure in both versions, and its sizes. `least`: pixels of the screen per inch that letters need to be read."""
     light, dark = BytesIO(), BytesIO()
     draw(evaluation, light, False)
     draw(evaluation, dark, True)
     if not light.getvalue():
         return None
-    with Image.open(light) as drawn:
-        width, height = drawn.size
+    with Image.open(light) as image:
+        width, height = image.size
     return {
         "light": as_uri(light.getvalue(), "png"),
         "dark": as_uri(dark.getvalue(), "png"),
@@ -62,10 +62,11 @@ def _figure(evaluation: "Evaluation", draw: Draw, least: int = 60) -> dict[str, 
     }
 
 
-def _tiles(evaluation: "Evaluation", chosen: NDArray[np.int64]) -> list[dict[str, Any]]:
+def _tiles(evaluation: "Evaluation", rows: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """The values of a tile for each of these rows of the evaluation."""
     names, labels, predicted = evaluation.weights.class_names, evaluation.labels, evaluation.outputs.predicted
     samples, tiles = evaluation.samples, []
-    for i in chosen:
+    for i in rows:
         picture = as_picture(evaluation.images([int(i)])[0])
         tiles.append(
             {
@@ -82,21 +83,21 @@ def _tiles(evaluation: "Evaluation", chosen: NDArray[np.int64]) -> list[dict[str
     return tiles
 
 
-def _looked(evaluation: "Evaluation") -> dict[str, Any]:
-    """Where it looked: tiles with maps, wrong and right, and on how many the map is better than chance."""
-    wrong, right = figures.chosen_wrong(evaluation, LOOKED), figures.chosen_right(evaluation, LOOKED)
-    chosen = np.concatenate([wrong, right])
-    tiles, grades = _tiles(evaluation, chosen), list[Grade]()
-    model, preprocess = attending(evaluation.weights.model), evaluation.weights.preprocess
+def _maps(evaluation: "Evaluation") -> dict[str, Any]:
+    """Tiles with maps, wrong and right, and on how many of them the map is better than chance."""
+    wrong, right = figures.surest_mistakes(evaluation, MOST_MAPS), figures.some_right(evaluation, MOST_MAPS)
+    rows = np.concatenate([wrong, right])
+    tiles, grades = _tiles(evaluation, rows), list[Grade]()
+    model, preprocess = as_vit(evaluation.weights.model), evaluation.weights.preprocess
     temperature = float(evaluation.calibration.temperature) if evaluation.calibration else 1.0
-    pictures = evaluation.images(chosen)
+    pictures = evaluation.images(rows)
     images = preprocess.normalise(torch.from_numpy(pictures)).to(next(model.parameters()))
-    for tile, i, picture, image in zip(tiles, chosen, pictures, images, strict=True):
+    for tile, i, picture, image in zip(tiles, rows, pictures, images, strict=True):
         map = METHODS[DEFAULT](model, image[None])[0].cpu()
-        tile |= {"map": picture_uri(lit(picture, map.numpy())), "better": None, "verdict": ""}
+        tile |= {"map": picture_uri(overlay_map(picture, map.numpy())), "better": None, "verdict": ""}
         if model.config.positions.kind != "relative":  # else no patch can be left out
-            said = int(evaluation.outputs.predicted[i])
-            result = grade(model, image, map, said, temperature=temperature)
+            label = int(evaluation.outputs.predicted[i])
+            result = grade(model, image, map, label, temperature=temperature)
             tile |= {"better": result.better, "verdict": result.verdict}
             grades.append(result)
     return {

@@ -1,9 +1,9 @@
-"""What the page asks, answered on this machine only.
+"""The server of the page, which answers this machine only.
 
-A web page that somebody has open can send requests to 127.0.0.1, and a name of its own can be made to lead here. So
+Any web page that is open in a browser can send requests to 127.0.0.1, and its host name can be made to lead here. So
 each request has to carry our own address as Host, and Origin (which a browser adds, and no page can forge) has to be
 the same. Files are a fixed list that is read at the start; pictures come as bytes or by a number that was given out
-here: no path comes from a page. What is wrong is answered with a sentence, which the page shows.
+here: no path comes from a page. A bad request is answered with a sentence, which the page shows.
 """
 
 import json
@@ -23,8 +23,8 @@ from vitral.look.glass.shelf import Shelf, examples
 from vitral.look.inspected_model import Answer, InspectedModel
 from vitral.plugin import Code
 
-MOST_BYTES = 64 * 2**20  # of a picture that is handed over
-ROWS = 5  # classes that are told
+MOST_BYTES = 64 * 2**20  # of an uploaded picture
+ROWS = 5  # classes in an answer
 PAGE = ("index.html", "glass.css", "icon.svg")
 MODULES = ("glass", "answers", "asking", "colours", "maps", "stage", "state", "strips", "telling")
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -41,8 +41,8 @@ HEADERS = {
 }
 
 
-class Refused(Exception):
-    """A request that gets no answer but a sentence."""
+class RequestError(Exception):
+    """A bad request: the status and the sentence of its reply."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -55,10 +55,10 @@ class Glass(ThreadingHTTPServer):
     daemon_threads = True  # a page that is still open does not keep the command from ending
     request_queue_size = 64
 
-    def __init__(self, subject: InspectedModel, shelf: Shelf, port: int = 0) -> None:
-        self.subject, self.shelf = subject, shelf
-        # What it says of a whole picture is asked again with each patch that is switched off.
-        self.whole = lru_cache(maxsize=64)(lambda number: subject.answer(shelf[number].pixels))
+    def __init__(self, inspected: InspectedModel, shelf: Shelf, port: int = 0) -> None:
+        self.inspected, self.shelf = inspected, shelf
+        # The answer to the whole picture is needed again with each patch that is switched off.
+        self.whole = lru_cache(maxsize=64)(lambda number: inspected.answer(shelf[number].pixels))
         page = files("vitral.look.glass") / "page"
         names = [*PAGE, *(f"{name}.js" for name in MODULES)]
         self.static = {f"/{name}": (TYPES[Path(name).suffix], (page / name).read_bytes()) for name in names}
@@ -66,27 +66,27 @@ class Glass(ThreadingHTTPServer):
         try:
             super().__init__(("127.0.0.1", port), Handler)
         except OSError as error:
-            told = f"Port {port} cannot be had ({error.strerror}). Choose another with --port."
-            raise RecipeError(told if port else f"No free port can be had ({error.strerror}).") from None
+            sentence = f"Port {port} cannot be had ({error.strerror}). Choose another with --port."
+            raise RecipeError(sentence if port else f"No free port can be had ({error.strerror}).") from None
 
     @classmethod
     def open(cls, source: str | Path, port: int = 0, code: Code = ()) -> "Glass":
-        """A run or weights under glass, with pictures to begin with. Port 0: any that is free."""
-        subject = InspectedModel.load(source, code)
-        return cls(subject, Shelf(subject.preprocess, examples(source, subject.preprocess)), port)
+        """The server of a run or of weights, with example pictures. Port 0: any that is free."""
+        inspected = InspectedModel.load(source, code)
+        return cls(inspected, Shelf(inspected.preprocess, examples(source, inspected.preprocess)), port)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that was closed in the middle of an answer is no news."""
+        """Print no traceback for a page that was closed in the middle of an answer."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection. Paths are matched as a whole against the two tables at the end."""
+    """One connection. Paths are matched as a whole against the tables GET and POST."""
 
     server: Glass
     protocol_version = "HTTP/1.1"  # the connection stays open: a drag over twenty patches needs one
@@ -100,12 +100,12 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(POST)
 
     def _answer(self, routes: "Routes") -> None:
-        self.begun = False  # whether the head of an answer has gone out
+        self.headers_sent = False
         try:
             self._route(routes)
         except (ConnectionError, TimeoutError):
-            self.close_connection = True  # who asked has gone, or says no more
-        except Refused as error:
+            self.close_connection = True  # the client has gone, or is silent
+        except RequestError as error:
             self._fail(str(error), error.status)
         except VitralError as error:
             self._fail(str(error), 400)
@@ -119,18 +119,18 @@ class Handler(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         self._check_sender(path)
         body = self._body()
-        if found := self.server.static.get(path) if routes is GET else None:
-            return self._send(200, *found)
+        if file := self.server.static.get(path) if routes is GET else None:
+            return self._send(200, *file)
         for pattern, route in routes:
             if match := re.fullmatch(pattern, path):
                 return route(self, body, *match.groups())
-        raise Refused(404, "There is nothing at this address.")
+        raise RequestError(404, "There is nothing at this address.")
 
     def _fail(self, sentence: str, status: int) -> None:
-        if self.begun:
+        if self.headers_sent:
             self.close_connection = True  # a sentence would be taken for the rest of the answer; its end is noticed
         else:
-            self._tell({"error": sentence}, status)
+            self._send_json({"error": sentence}, status)
 
     def _check_sender(self, path: str) -> None:
         hosts = self.headers.get_all("Host") or []
@@ -146,64 +146,65 @@ class Handler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         if "Transfer-Encoding" in self.headers:
             self._refuse(411, "A request has to say how long it is.")
-        told = self.headers.get("Content-Length", "0")
-        if not re.fullmatch(r"\d{1,15}", told):
+        length = self.headers.get("Content-Length", "0")
+        if not re.fullmatch(r"\d{1,15}", length):
             self._refuse(400, "A request has to say how long it is.")
-        if int(told) > MOST_BYTES:
+        if int(length) > MOST_BYTES:
             self._refuse(413, f"The picture has more than {MOST_BYTES // 2**20} MB. Make it smaller, and try again.")
-        return self.rfile.read(int(told))
+        return self.rfile.read(int(length))
 
     def _refuse(self, status: int, sentence: str) -> NoReturn:
-        self.close_connection = True  # what follows is a body that nobody reads
-        raise Refused(status, sentence)
+        self.close_connection = True  # the body is not read
+        raise RequestError(status, sentence)
 
     def _model(self, body: bytes) -> None:
         shelf = self.server.shelf
-        shown = [{"number": i, "name": shelf[i].name, "label": shelf[i].label} for i in range(shelf.examples)]
-        self._tell({**self.server.subject.told(), "examples": shown, "most_bytes": MOST_BYTES})
+        pictures = [{"number": i, "name": shelf[i].name, "label": shelf[i].label} for i in range(shelf.examples)]
+        self._send_json({**self.server.inspected.page_facts(), "examples": pictures, "most_bytes": MOST_BYTES})
 
     def _add(self, body: bytes) -> None:
-        self._tell(self._picture_of(self.server.shelf.add(body)))
+        self._send_json(self._picture_of(self.server.shelf.add(body)))
 
     def _picture(self, body: bytes, number: str) -> None:
-        self._tell(self._picture_of(int(number)))
+        self._send_json(self._picture_of(int(number)))
 
     def _picture_of(self, number: int) -> dict[str, Any]:
-        shown, whole = self.server.shelf[number], self.server.whole(number)
-        return {"number": number, "name": shown.name, "label": shown.label, "answer": self._rows(whole, whole)}
+        picture, whole = self.server.shelf[number], self.server.whole(number)
+        return {"number": number, "name": picture.name, "label": picture.label, "answer": self._rows(whole, whole)}
 
     def _png(self, body: bytes, number: str) -> None:
         self._send(200, "image/png", self.server.shelf[int(number)].png)
 
     def _maps(self, body: bytes, number: str) -> None:
-        subject, pixels = self.server.subject, self.server.shelf[int(number)].pixels
-        blocks = subject.maps(pixels)
-        first = next(blocks)  # what usually goes wrong does so before an answer has begun
-        self._head(200, "application/octet-stream", subject.maps_bytes)
+        inspected, pixels = self.server.inspected, self.server.shelf[int(number)].pixels
+        blocks = inspected.maps(pixels)
+        first = next(blocks)  # most errors come here, before the headers are sent
+        self._head(200, "application/octet-stream", inspected.maps_bytes)
         self.wfile.write(first)
         for block in blocks:
             self.wfile.write(block)
 
     def _reading(self, body: bytes, number: str, method: str) -> None:
-        asked = parse_qs(urlsplit(self.path).query).get("class")
-        if asked and not re.fullmatch(r"\d{1,6}", asked[0]):
-            raise Refused(400, "class takes the number of a class.")
-        label = int(asked[0]) if asked else None
-        found = self.server.subject.reading(self.server.shelf[int(number)].pixels, method, label)
-        self._send(200, "application/octet-stream", found.astype("<f4", copy=False).tobytes())
+        classes = parse_qs(urlsplit(self.path).query).get("class")
+        if classes and not re.fullmatch(r"\d{1,6}", classes[0]):
+            raise RequestError(400, "class takes the number of a class.")
+        label = int(classes[0]) if classes else None
+        map = self.server.inspected.reading(self.server.shelf[int(number)].pixels, method, label)
+        self._send(200, "application/octet-stream", map.astype("<f4", copy=False).tobytes())
 
-    def _answered(self, body: bytes, number: str) -> None:
-        """{"off": [3, 4]}: what it says without these patches, beside what it says of the whole picture."""
+    def _answer_without(self, body: bytes, number: str) -> None:
+        """For {"off": [3, 4]}: the answer without these patches, beside the answer to the whole picture."""
         off = _numbers(body)
-        now = self.server.subject.answer(self.server.shelf[int(number)].pixels, off)
-        self._tell({"answer": self._rows(now, self.server.whole(int(number)))})
+        now = self.server.inspected.answer(self.server.shelf[int(number)].pixels, off)
+        self._send_json({"answer": self._rows(now, self.server.whole(int(number)))})
 
     def _rows(self, now: Answer | None, whole: Answer | None) -> dict[str, Any] | None:
         if now is None or whole is None:
             return None
-        labels = now.ranked(ROWS)
-        labels += [label for label in whole.ranked(1) if label not in labels]  # what it said before stays in sight
-        names = self.server.subject.class_names
+        labels = now.top(ROWS)
+        # The first answer to the whole picture stays in sight.
+        labels += [label for label in whole.top(1) if label not in labels]
+        names = self.server.inspected.class_names
         rows = [
             {
                 "label": label,
@@ -215,7 +216,7 @@ class Handler(BaseHTTPRequestHandler):
         ]
         return {"rows": rows, "distance": now.distance}
 
-    def _tell(self, values: dict[str, Any], status: int = 200) -> None:
+    def _send_json(self, values: dict[str, Any], status: int = 200) -> None:
         self._send(status, "application/json", json.dumps(values, ensure_ascii=False).encode())
 
     def _send(self, status: int, kind: str, content: bytes) -> None:
@@ -223,7 +224,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _head(self, status: int, kind: str, length: int) -> None:
-        self.begun = True
+        self.headers_sent = True
         self.send_response(status)
         is_text = kind.startswith("text/") or kind == "application/json"
         self.send_header("Content-Type", f"{kind}; charset=utf-8" if is_text else kind)
@@ -238,18 +239,18 @@ class Handler(BaseHTTPRequestHandler):
         return "vitral"
 
     def log_message(self, *what: object) -> None:
-        """The terminal stays as it is."""
+        """Log nothing: the terminal stays as it is."""
 
 
 def _numbers(body: bytes) -> list[int]:
     """The list of patches in {"off": [...]}."""
     try:
-        asked = json.loads(body)
+        values = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refused(400, 'This is not JSON. Send {"off": [numbers of patches]}.') from None
-    off = asked.get("off") if isinstance(asked, dict) and set(asked) == {"off"} else None
+        raise RequestError(400, 'This is not JSON. Send {"off": [numbers of patches]}.') from None
+    off = values.get("off") if isinstance(values, dict) and set(values) == {"off"} else None
     if not isinstance(off, list) or not all(type(number) is int for number in off):
-        raise Refused(400, 'Send {"off": [numbers of patches]}, and nothing else.')
+        raise RequestError(400, 'Send {"off": [numbers of patches]}, and nothing else.')
     return off
 
 
@@ -264,5 +265,5 @@ GET: Routes = (
 )
 POST: Routes = (
     (r"/api/pictures", Handler._add),
-    (PICTURE + r"/answer", Handler._answered),
+    (PICTURE + r"/answer", Handler._answer_without),
 )

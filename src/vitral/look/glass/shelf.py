@@ -1,4 +1,4 @@
-"""The pictures that can be put under the glass: a few examples, and what the page hands over. Each has a number."""
+"""The pictures of the glass: a few examples, and those that the page uploads. Each has a number."""
 
 import io
 import threading
@@ -15,11 +15,11 @@ from vitral.look.sheets import as_picture
 from vitral.run import Run
 
 EXAMPLES = 10
-KEPT = 32  # pictures of a page, the newest; examples stay
+MOST_UPLOADS = 32  # the newest stay; so do all examples
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShelfPicture:
     """A picture as the model sees it."""
 
     pixels: Pixels
@@ -34,74 +34,75 @@ class Shown:
 
 
 class Shelf:
-    """Pictures by number. A page names a number, never a path.
+    """The pictures by number. A page names a number, never a path.
 
-    >>> seen = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
-    >>> shelf = Shelf(seen, [])
-    >>> number = shelf.add(Shown(np.zeros((1, 8, 8), np.uint8), "black").png)
+    >>> preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
+    >>> shelf = Shelf(preprocess, [])
+    >>> number = shelf.add(ShelfPicture(np.zeros((1, 8, 8), np.uint8), "black").png)
     >>> shelf[number].pixels.shape
     (1, 8, 8)
     """
 
-    def __init__(self, preprocess: Preprocess, examples: list[Shown]) -> None:
+    def __init__(self, preprocess: Preprocess, examples: list[ShelfPicture]) -> None:
         self._preprocess = preprocess
         self._pictures = dict(enumerate(examples))
         self._next = self.examples = len(examples)
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def add(self, content: bytes) -> int:
-        """The bytes of a file of any kind that Vitral reads; returns its number."""
-        shown = Shown(self._preprocess.resized(content), "your picture")
-        with self._turn:
+        """Add a picture from the bytes of a file of any kind that Vitral reads; returns its number."""
+        picture = ShelfPicture(self._preprocess.resized(content), "your picture")
+        with self._lock:
             number = self._next
             self._next += 1
-            self._pictures[number] = shown
-            self._pictures.pop(number - KEPT if number - KEPT >= self.examples else -1, None)
+            self._pictures[number] = picture
+            self._pictures.pop(number - MOST_UPLOADS if number - MOST_UPLOADS >= self.examples else -1, None)
         return number
 
-    def __getitem__(self, number: int) -> Shown:
+    def __getitem__(self, number: int) -> ShelfPicture:
         try:
             return self._pictures[number]
         except KeyError:
             raise DataError(f"There is no picture {number} any more. Choose one, or drop one in.") from None
 
 
-def examples(source: str | Path, preprocess: Preprocess) -> list[Shown]:
+def examples(source: str | Path, preprocess: Preprocess) -> list[ShelfPicture]:
     """The run's own test pictures, where its source is at hand; else digits or scikit-learn's photos."""
-    for found in (_own, _digits, _photos):
+    for read in (_own, _digits, _photos):
         try:
-            if shown := found(source, preprocess):
-                return shown
+            if pictures := read(source, preprocess):
+                return pictures
         except (VitralError, OSError):
-            continue  # examples are a kindness: without them one drops a picture in
+            continue  # without examples one drops a picture in
     return []
 
 
-def _own(source: str | Path, preprocess: Preprocess) -> list[Shown]:
+def _own(source: str | Path, preprocess: Preprocess) -> list[ShelfPicture]:
     return _some_of(open_source(Run.load(source).recipe.data), preprocess) if Run.is_run(source) else []
 
 
-def _digits(source: str | Path, preprocess: Preprocess) -> list[Shown]:
+def _digits(source: str | Path, preprocess: Preprocess) -> list[ShelfPicture]:
     from vitral.data.config import Data
 
     grey = preprocess.channels == 1 and max(preprocess.image_size) <= 64
     return _some_of(open_source(Data(source="digits")), preprocess) if grey else []
 
 
-def _photos(source: str | Path, preprocess: Preprocess) -> list[Shown]:
+def _photos(source: str | Path, preprocess: Preprocess) -> list[ShelfPicture]:
     from sklearn.datasets import load_sample_images
 
     if preprocess.channels not in (1, 3):
         return []
     names = {"china": "temple", "flower": "flower"}
-    found = load_sample_images()
-    paths = [Path(name).stem for name in found.filenames]
+    photos = load_sample_images()
+    stems = [Path(name).stem for name in photos.filenames]
     return [
-        Shown(preprocess.resized(image), names.get(name, name)) for name, image in zip(paths, found.images, strict=True)
+        ShelfPicture(preprocess.resized(image), names.get(name, name))
+        for name, image in zip(stems, photos.images, strict=True)
     ]
 
 
-def _some_of(index: Index, preprocess: Preprocess) -> list[Shown]:
+def _some_of(index: Index, preprocess: Preprocess) -> list[ShelfPicture]:
     """Test pictures (validation, training, where there are none), of as many classes as possible."""
     numbers = next((index.of(split) for split in ("test", "validation", "train") if len(index.of(split))), None)
     if numbers is None:
@@ -109,13 +110,15 @@ def _some_of(index: Index, preprocess: Preprocess) -> list[Shown]:
     _, first = np.unique(index.labels[numbers], return_index=True)
     rest = np.setdiff1d(np.arange(len(numbers)), first)
     spread = first[np.unique(np.linspace(0, len(first) - 1, min(EXAMPLES, len(first))).astype(int))]
-    chosen = [*spread, *rest[: EXAMPLES - len(spread)]]
-    return [shown for place in chosen if (shown := _shown(index, int(numbers[place]), preprocess))]
+    places = [*spread, *rest[: EXAMPLES - len(spread)]]
+    pictures = [_picture(index, int(numbers[place]), preprocess) for place in places]
+    return [picture for picture in pictures if picture]
 
 
-def _shown(index: Index, number: int, preprocess: Preprocess) -> Shown | None:
+def _picture(index: Index, number: int, preprocess: Preprocess) -> ShelfPicture | None:
+    """A picture of a source; None: it cannot be read."""
     label = index.class_names[index.labels[number]]
     try:
-        return Shown(preprocess.resized(index.storage.read(number)), index.samples[number], label)
+        return ShelfPicture(preprocess.resized(index.storage.read(number)), index.samples[number], label)
     except DataError:
         return None
