@@ -28,6 +28,7 @@ from vitral import (
     train,
 )
 from vitral.data.batches import Batch
+from vitral.files import sha256_of
 from vitral.model.interface import Model
 from vitral.recipe import Recipe
 from vitral.training.objectives import Objective
@@ -349,6 +350,7 @@ HEADER = """
 import torch
 from torch import Tensor, nn
 from vitral.data.batches import Batch
+from vitral.files import sha256_of
 from vitral.model.interface import Model
 from vitral.training.objectives import Objective
 
@@ -400,3 +402,20 @@ def test_an_objective_may_have_layers_views_and_no_labels(tmp_path: Path) -> Non
     figures = [[line.get("validation_gap") for line in run.metrics] for run in (whole, again)]
     assert figures[0] == figures[1]
     assert not any("guess" in name for name in whole.weights(files).model.state_dict())
+
+
+@pytest.mark.parametrize("setting", ["teacher.source", "data.augment.own"])
+@pytest.mark.parametrize("words", [["evaluate", "run", "--suspects"], ["train", "--out", "run", "--resume"]])
+def test_a_strangers_run_runs_nothing(words: list[str], setting: str, tmp_path: Path) -> None:
+    """Its recipe names a file that lies at hand, and run.json names it too."""
+    recipe = quick_digits().changed({"train.epochs": 1})
+    run = stopped(recipe, tmp_path / "run", after=3)
+    (run / "recipe.toml").write_text(recipe.changed({setting: "evil.py:x"}).to_toml())
+    record = json.loads((run / "run.json").read_text())
+    (tmp_path / "evil.py").write_text("open('trace', 'w')\nx = abs\n")
+    digest = sha256_of(tmp_path / "evil.py")
+    record |= {"teacher": digest} if setting == "teacher.source" else {"code": {"evil.py:x": digest}}
+    (run / "run.json").write_text(json.dumps(record))
+    done = vitral(*words, cwd=tmp_path)
+    assert done.returncode and "a file of Python is not run by itself" in done.stderr
+    assert not (tmp_path / "trace").exists()
