@@ -299,8 +299,8 @@ def _draw(embeddings: Embeddings, tell: Tell) -> None:
 
 
 def on_a_plane(vectors: Floats) -> Floats:  # (n, F) → (n, 2)
-    """The vectors on a plane by t-SNE: what is near stays near; how far apart distant ones lie, and how large a group is,
-    means nothing."""
+    """The vectors on a plane by t-SNE: what is near stays near; how far apart distant ones lie, and how large a group
+    is, means nothing."""
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
