@@ -300,7 +300,7 @@ def _tail(place: Path, others: list[Path]) -> str:
 
 
 def _place(folders: list[Path]) -> Path:
-    """The path that the folders of runs share: runs/muon-seed-0 and runs/muon-seed-1 are runs/muon, and so are runs/muon/0 and 1."""
+    """The path that runs share: runs/muon-seed-0 and runs/muon-seed-1 have runs/muon, and so have runs/muon/0 and 1."""
     if len(folders) == 1:
         return folders[0]
     shared = os.path.commonprefix([folder.name for folder in folders])
