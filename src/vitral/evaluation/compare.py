@@ -77,7 +77,7 @@ class Group:
 
     @property
     def pictures(self) -> tuple[str, frozenset[tuple[str, str]]]:
-        """What the runs were tested on: equal where it is the same pictures with the same labels."""
+        """An identity of the test pictures and their labels, equal where both are the same."""
         return self.members[0].record.data.sha256, frozenset(_test_labels(self.members[0]).items())
 
     @property
@@ -123,7 +123,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What to know before believing the table."""
+        """Sentences to know before believing the table."""
         return list(_notes(self))
 
     def write(self) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def _tail(place: Path, others: list[Path]) -> str:
 
 
 def _place(folders: list[Path]) -> Path:
-    """What the runs share: runs/muon-seed-0 and runs/muon-seed-1 are runs/muon, and so are runs/muon/0 and 1."""
+    """The path that runs share: runs/muon-seed-0 and runs/muon-seed-1 have runs/muon, and so have runs/muon/0 and 1."""
     if len(folders) == 1:
         return folders[0]
     shared = os.path.commonprefix([folder.name for folder in folders])

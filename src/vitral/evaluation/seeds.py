@@ -20,7 +20,7 @@ class SeedSpread:
 
     @property
     def note(self) -> str:
-        """What to know before believing it; "": nothing."""
+        """A sentence to know before believing the spread; "": none."""
         if len(set(self.steps)) < 2:
             return ""
         counts = ", ".join(f"{count:,}" for count in self.steps)

@@ -1,1 +1,1 @@
-"""What the model looked at, and pictures of it."""
+"""Attention maps, explanations and their figures; contact sheets; the glass."""

@@ -63,7 +63,7 @@ class InspectedModel:
         self.preprocess = weights.preprocess
         names = weights.class_names
         unnamed = isinstance(weights, Pretrained) and weights.loaded and names == tuple(map(str, range(len(names))))
-        # Where nobody named the classes, a number would look like an answer.
+        # Where the classes have no names, a number would look like an answer.
         self.class_names = tuple(f"class {name}" for name in names) if unnamed else names
         self.calibration = calibration
         self.notes = weights.notes if isinstance(weights, Pretrained) else ()  # what had to be guessed of it

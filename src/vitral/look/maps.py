@@ -23,7 +23,7 @@ Queries = Literal["class", "answer", "patches", "all"] | int | Sequence[int]
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """What each token is: first the extra ones, then the patches in reading order."""
+    """The layout of the tokens of an image: first the extra ones, then the patches in reading order."""
 
     extra: tuple[str, ...]  # ("class", "register 1", …)
     grid: tuple[int, int]  # patches (down, across)

@@ -242,7 +242,8 @@ def feature_colours(features: Tensor) -> Colours:  # (B, down, across, D)
 
 
 def _subject(component: Tensor) -> Tensor:  # (B, down, across) → bool
-    """Otsu's threshold, the one that leaves least spread on both sides; then the side that is less on the borders."""
+    """The patches on one side of Otsu's threshold, which leaves least spread on both sides: the side that has the
+    smaller share of the borders."""
     values = component.flatten().double().sort().values
     count = torch.arange(1, len(values), device=values.device)
     below, above = values.cumsum(0)[:-1] / count, (values.sum() - values.cumsum(0)[:-1]) / (len(values) - count)
