@@ -53,7 +53,7 @@ def _suspects(folder: Path, code: tuple[Path, ...]) -> None:
 
     run = Run.load(folder)
     run.check_writable()
-    outputs = _by_training(run, code) if run.recipe.init.weights == "none" else _by_probes(run)
+    outputs = _by_training(run, code) if run.recipe.init.weights == "none" else _by_probes(run, code)
     doubtful = suspects(outputs)
     with run.writing():
         write_suspects(doubtful, outputs.pack, run.folder)
@@ -90,14 +90,14 @@ def _by_training(run: "Run", code: tuple[Path, ...]) -> "OutOfFold":
         return drain(out_of_fold(run.recipe, steps, sha256=run.record.data.sha256, plugins=run.plugins(code)), show)
 
 
-def _by_probes(run: "Run") -> "OutOfFold":
+def _by_probes(run: "Run", code: tuple[Path, ...]) -> "OutOfFold":
     """Probabilities for all pictures, by linear probes on the weights that the run started from: in a minute."""
     from vitral.evaluation.probe import out_of_fold
 
     weights = run.recipe.init.weights
     console.print(f"Asking linear probes on {weights}, each without another part of the pictures.", soft_wrap=True)
     with ProgressBar() as tell:
-        return out_of_fold(weights, run.recipe.data, run.record.data.sha256, tell=tell)
+        return out_of_fold(weights, run.recipe.data, run.record.data.sha256, tell=tell, code=code)
 
 
 def _more(evaluation: "Evaluation") -> Iterator[str]:

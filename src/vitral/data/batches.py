@@ -39,7 +39,7 @@ class Batch:
     waited: float = 0.0  # seconds that the training loop waited for it
     more_views: tuple[Tensor, ...] = ()  # other views of the same pictures, where an objective wants some
     keep: Tensor | None = None  # (B, K): the patches that the model is to look at; None: all
-    full_size: Tensor | None = None  # (B, C, H, W): the images before they were scaled down; None: they were not
+    full_size: Tensor | None = None  # (B, C, H, W): the images as they were drawn, before they were made smaller
 
     @property
     def unscaled(self) -> Tensor:  # (B, C, H, W)

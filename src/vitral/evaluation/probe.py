@@ -178,10 +178,12 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
     )
 
 
-def out_of_fold(weights: str | Path, source: str | Path | Data, sha256: str = "", *, tell: Tell = silent) -> OutOfFold:
+def out_of_fold(
+    weights: str | Path, source: str | Path | Data, sha256: str = "", *, tell: Tell = silent, code: Code = ()
+) -> OutOfFold:
     """The answers of linear probes to pictures that they have not learnt from, for all pictures of a source; where
     `sha256` is not empty, they must have that hash."""
-    pretrained, packed = load_and_pack(weights, source, tell)
+    pretrained, packed = load_and_pack(weights, source, tell, code)
     packed.check(sha256)
     part_of = parts(packed, FOLDS)
     numbers = np.flatnonzero(part_of >= 0)

@@ -187,7 +187,7 @@ class Learner:
             labels=batch.labels.to(self.device),
             targets=batch.targets.to(self.device),
             more_views=tuple(view.to(self.device) for view in batch.more_views),
-            full_size=batch.images if smaller is not images else None,
+            full_size=batch.images,
             keep=self._sample_patches(smaller, batch.samples, step, progress),
         )
 
