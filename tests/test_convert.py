@@ -588,6 +588,20 @@ def mostly_held(draw: st.DrawFn) -> ViTConfig:
     return ViTConfig.read(values)
 
 
+@pytest.mark.parametrize("size", [(4, 8), (8, 4), (4, 12)])
+@pytest.mark.parametrize("positions", ["sincos-2d", {"kind": "learned", "class_token": False}])
+def test_a_table_without_a_class_token_is_not_taken_for_a_square_with_one(
+    size: tuple[int, int], positions: object, tmp_path: Path
+) -> None:
+    """Two rows may be two patches, or one patch and the class token: the size beside the weights says which."""
+    values = {**SMALL.write(), "image_size": list(size), "patch_size": 4, "positions": positions}
+    before = weights(ViTConfig.read(values))
+    again = load_pretrained(convert(before, "timm", tmp_path / "out"))
+    images = torch.randn(2, before.model.config.channels, *size)
+    with torch.inference_mode():
+        torch.testing.assert_close(again.model(images), before.model(images), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow
 @given(config=mostly_held(), to=st.sampled_from(sorted(WRITERS)), grid=st.tuples(st.integers(1, 5), st.integers(1, 5)))
 @settings(max_examples=200, deadline=None)

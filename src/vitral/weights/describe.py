@@ -214,13 +214,16 @@ def _grid(
     if table.ndim != 3 or table.shape[0] != 1:
         raise WeightsError(f"pos_embed is {_shape(table)}: a row a token was expected, (1, T, D).")
     rows = table.shape[1]
-    for placed in dict.fromkeys([read_out + registers, read_out, 0]):
+    from_size = (image_size[0] // P, image_size[1] // P) if image_size else (0, 0)
+    counts = list(dict.fromkeys([read_out + registers, read_out, 0]))
+    # A size that stands beside the weights tells more than a number of rows that happens to be a square.
+    sized = [] if prefer_square else [count for count in counts if from_size[0] * from_size[1] == rows - count]
+    for placed in sized or counts:
         patches = rows - placed
         side = isqrt(max(0, patches))
         square = (side, side) if 0 < side**2 == patches else None
-        from_size = (image_size[0] // P, image_size[1] // P) if image_size else None
-        from_size = from_size if from_size and from_size[0] * from_size[1] == patches else None
-        grid = (square or from_size) if prefer_square else (from_size or square)
+        fits = from_size if from_size[0] * from_size[1] == patches > 0 else None
+        grid = (square or fits) if prefer_square else (fits or square)
         if grid is None:
             continue
         if registers and placed == read_out + registers:
