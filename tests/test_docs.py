@@ -103,6 +103,7 @@ def matches(shown: str, printed: str) -> bool:
     return re.fullmatch(pattern, "".join(line + "\n" for line in masked(printed))) is not None
 
 
+MAKES = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")  # what `make test-slow` would tell the `make` of a page
 FINDINGS = 1  # what `vitral check` ends with where something serious was found
 
 
@@ -131,7 +132,7 @@ class Place:
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=self.folder,
-            env={**os.environ, "PATH": path},
+            env={**{name: value for name, value in os.environ.items() if name not in MAKES}, "PATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

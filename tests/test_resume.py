@@ -229,7 +229,7 @@ SIGNALLED = """
 import signal, sys
 from vitral.cli import main, train
 
-listen, calls = train.Progress.__call__, {calls}
+listen, calls = train.TrainingDisplay.__call__, {calls}
 
 def count(*call):
     global calls
@@ -243,7 +243,7 @@ def heard(progress, event):
         sys.setprofile(count)
     listen(progress, event)
 
-train.Progress.__call__ = heard
+train.TrainingDisplay.__call__ = heard
 main()
 """
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conftest import quick_digits
-from vitral import RecipeError, Run, train
+from vitral import RecipeError, train
 from vitral.training import speed
 from vitral.training.budget import Pace
 from vitral.training.config import Rising, Train
@@ -142,6 +142,6 @@ def test_a_compiled_training_learns_the_same(tmp_path: Path) -> None:
         for word in ("yes", "no")
     }
     assert runs["yes"].record.choices.compiled
-    first, second = (Run.load(tmp_path / word).weights().model.state_dict() for word in ("yes", "no"))
-    for name, tensor in first.items():
-        torch.testing.assert_close(tensor, second[name], rtol=0, atol=1e-3)
+    losses = [[line["loss"] for line in run.metrics if line["event"] == "step"] for run in runs.values()]
+    # Sums are rounded in another order, by each processor in its own, and every step adds to that.
+    assert len(losses[0]) > 10 and losses[0] == pytest.approx(losses[1], rel=1e-3)
