@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,7 @@ from torch.nn.utils import clip_grad_norm_
 from vitral.data.batches import Batch, Batches
 from vitral.data.randomness import uniform
 from vitral.model.interface import Layer, Model
+from vitral.plugin import is_plugin
 from vitral.training.averages import Average
 from vitral.training.config import Fixed, Init, Ramp, Train
 from vitral.training.objectives import Objective
@@ -54,6 +55,10 @@ class Learner:
             extra=self.objective,
         )
         self.computing = False  # whether gradients are half done
+        self.norms = _batch_norms(model)
+        # Only what may draw from torch's own random numbers needs them seeded at every step.
+        plain = train.regularise == type(train.regularise)() and not is_plugin(model.config.kind)
+        self.draws = not plain or bool(self.objective.plugin)
         self.best: dict[str, Tensor] = {}  # the weights of the best epoch, where `choose` asks for them
         self.device = next(model.parameters()).device
         self.objective.to(self.device)
@@ -84,7 +89,7 @@ class Learner:
         `progress`, 0 to 1, says how far the training is: at first it may look at fewer patches or smaller pictures.
         """
         self._thaw(progress)
-        for norm in _batch_norms(self.model):  # the running statistics of a frozen one stay, too
+        for norm in self.norms:  # the running statistics of a frozen one stay, too
             norm.train(_learns(norm))
         self.buffers = [buffer.clone() for buffer in self._buffers()]  # as they were: see `discard`
         self.computing = True
@@ -96,7 +101,7 @@ class Learner:
             if rows.start == rows.stop:
                 continue
             view = self._view(batch.rows(rows), step, progress)
-            with _seed_torch(self.train, step, part), autocast:
+            with self._seeded(step, part), autocast:
                 mean, named = self.objective.checked_loss(self.forward, view, step, progress)
             share = len(view.samples) / count
             (mean * share).backward()
@@ -117,7 +122,7 @@ class Learner:
         """Measure the statistics of BatchNorms anew, for the weights of the result: after few steps, or with averaged
         weights, the running ones are not theirs."""
         self._thaw(progress)  # a run that goes on after its last step takes no other, and nothing has thawed yet
-        if any(_learns(norm) for norm in _batch_norms(self.model)):
+        if any(_learns(norm) for norm in self.norms):
             stream = batches.starting_at(after + 1)
             self.average.model.refit_norms(batch.images.to(self.device) for _, batch in islice(stream, REFIT))
             stream.close()
@@ -130,7 +135,7 @@ class Learner:
         self.optimizers.step()
         self.optimizers.zero_grad()
         self.average.update(step)
-        with _seed_torch(self.train, step, part=self.train.accumulate):
+        with self._seeded(step, self.train.accumulate):
             self.objective.after_step(self.model, step)
 
     def patches_seen(self, progress: float) -> float:
@@ -173,6 +178,9 @@ class Learner:
             self.average.model.load_state_dict(groups["average"])
         self.optimizers.restore(groups["optimizer"])
         self.best = groups["best"]
+
+    def _seeded(self, step: int, part: int) -> AbstractContextManager[None]:
+        return _seed_torch(self.train, step, part) if self.draws else nullcontext()
 
     def _buffers(self) -> list[Tensor]:
         return [*self.model.buffers(), *self.objective.buffers()]
