@@ -27,7 +27,7 @@ WIDE = 92  # characters that a line of code has on the page
 # In which order one comes across them. A public name that is missing here is put under the last heading.
 SECTIONS = {
     "The model": ("ViTConfig", "ViT", "patchify", "unpatchify"),
-    "Training": ("Recipe", "train", "events", "Packing", "Started", "Step", "Epoch", "Saved", "Finished"),
+    "Training": ("Recipe", "train", "events", "Progress", "Started", "Step", "Epoch", "Saved", "Finished"),
     "What is left behind": ("Run", "evaluate", "Evaluation"),
     "Using it": ("Classifier", "Prediction", "Preprocess", "attention_maps"),
     "Weights of others": ("load_pretrained", "Pretrained", "probe", "embed"),

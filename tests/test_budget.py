@@ -1,6 +1,7 @@
 """A time becomes a number of steps, and the run can be repeated from what was recorded."""
 
 import json
+import re
 import time
 from pathlib import Path
 
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from conftest import quick_digits
 from vitral import Finished, RecipeError, Run, Step, events, train
-from vitral.training.budget import LEAST_TIMED, Pace, Steps, correct, measure_pace, plan_steps
+from vitral.progress import Progress
+from vitral.training.budget import LEAST_TIMED, Forecast, Pace, Steps, correct, measure_pace, plan_steps
 from vitral.training.config import Schedule, Train, parse_budget
+from vitral.training.feature_cache import DOING as LOOKING
 from vitral.training.loop import Corrected
 from vitral.training.preparation import prepared
 from vitral.training.schedules import learning_rate_share
@@ -56,6 +59,15 @@ def test_the_plan_fits_the_time_by_a_stand_in_clock() -> None:
     assert after.keys() == before.keys() and all(torch.equal(after[name], before[name]) for name in before)
 
 
+def test_steps_that_take_far_too_long_are_tried_out_once() -> None:
+    """The clock moves ten seconds whenever it is looked at, and two were to be spent."""
+    made = prepared(quick_digits().changed({"train.patches": {"kind": "rising", "start": 0.5, "until": 0.5}}))
+    times = [10.0 * n for n in range(100)]
+    looks = iter(times)
+    pace = measure_pace(made, most=1.9, clock=lambda: next(looks))
+    assert pace.first == pace.full > 10 and next(looks) == times[2]
+
+
 def test_the_correction_is_by_what_steps_really_took() -> None:
     pace, before = Pace(prepared(quick_digits()).learner, 1.0, 1.0), Steps(1000)
     # 250 steps took 500 s, and 490 s of 1,000 are left but for the reserve: 240 more fit.
@@ -89,6 +101,52 @@ def test_a_start_that_takes_most_of_the_time_is_no_measure_of_steps(tmp_path: Pa
     assert corrected.step == 1 + LEAST_TIMED  # the first one sets things up, and is not timed
     run = Run.load(tmp_path / "run")
     assert run.record.steps == corrected.steps and run.record.seconds == pytest.approx(3, rel=0.1)
+
+
+@pytest.mark.usefixtures("ticking")
+def test_a_budget_that_leaves_too_few_steps_is_refused_before_it_is_spent(tmp_path: Path) -> None:
+    """Nothing is left behind; the budget that is proposed is enough, and so is the number of steps."""
+    recipe = quick_digits().changed({"train.budget": "2s"})
+    with pytest.raises(RecipeError, match=r"would leave \d+ steps?: .* Set train.budget=(\w+), or") as refusal:
+        train(recipe, out=tmp_path / "run", began=time.perf_counter() - 1.95)
+    assert not (tmp_path / "run").exists()
+    (proposal,) = re.findall(r"Set train.budget=(\w+)", str(refusal.value))
+    seconds, _ = parse_budget(proposal)
+    assert 1.95 < seconds <= 60
+    run = train(recipe.changed({"train.budget": "1steps"}), out=tmp_path / "run", began=time.perf_counter() - 1.95)
+    assert run.record.steps == 1
+
+
+@pytest.mark.parametrize(("done", "refused"), [(100, True), (400, False), (960, False)])
+def test_work_before_the_first_step_is_forecast(monkeypatch: pytest.MonkeyPatch, done: int, refused: bool) -> None:
+    """By the pace of the work, 100 pictures in 3 s make 30 s; 400 of them 7.5; what is nearly done is not stopped."""
+    clock = iter([0.0, 3.0])
+    monkeypatch.setattr("vitral.training.budget.time.perf_counter", lambda: next(clock))
+    forecast = Forecast("30s", started_at=-1.0 if done < 960 else -20.0)
+    forecast(Progress(0, 1000, "packing pictures, once"))
+    if not refused:
+        forecast(Progress(done, 1000, "packing pictures, once"))
+        return
+    with pytest.raises(RecipeError, match=r"about 31 s will have passed \(packing pictures, once: 100 of 1,000 .*=2m"):
+        forecast(Progress(done, 1000, "packing pictures, once"))
+
+
+def test_what_frozen_layers_see_is_most_of_the_work_of_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 3.0, 3.5])
+    monkeypatch.setattr("vitral.training.budget.time.perf_counter", lambda: next(clock))
+    forecast = Forecast("50s", started_at=0.0)
+    forecast(Progress(0, 1000, LOOKING))
+    forecast(Progress(100, 1000, LOOKING))  # 30 s of 50: a head on what is known by then takes seconds
+    with pytest.raises(RecipeError, match="=60s"):
+        forecast(Progress(80, 1000, LOOKING))
+
+
+def test_waiting_and_the_first_moments_say_nothing_of_how_long_work_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 100.0, 100.0, 101.0])
+    monkeypatch.setattr("vitral.training.budget.time.perf_counter", lambda: next(clock))
+    forecast = Forecast("30s", started_at=90.0)
+    for done, waits in ((0, True), (0, True), (0, False), (1, False)):
+        forecast(Progress(done, 1000, "packing pictures, once", waiting=waits))
 
 
 def test_a_number_of_steps_is_that_many(tmp_path: Path) -> None:

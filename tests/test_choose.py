@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import quick_digits
+from conftest import FIXTURES, quick_digits
 from test_cli import vitral
-from vitral import Recipe, Run, RunError, Step, events, train
+from vitral import Recipe, RecipeError, Run, RunError, Step, events, load_pretrained, train
 from vitral.data.config import Data
 from vitral.data.pack import Pack, pack
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
 from vitral.evaluation.baseline import BaselineComparison, compare_with_baseline
 from vitral.evaluation.evaluate import evaluate
+from vitral.evaluation.paired import luck
+from vitral.progress import Progress, drain
 from vitral.recipes import find_recipe, has_pictures
 from vitral.recipes.choose import choose
 from vitral.run import Baseline
@@ -44,7 +46,7 @@ def folder_of(tmp_path: Path, each: int, size: tuple[int, int], mode: str = "RGB
         ((33, 45), "RGB", 32, 4),
         ((1, 1), "RGB", 8, 2),
         ((300, 200), "RGB", 64, 8),
-        ((200, 100), "RGB", (64, 128), 8),  # wide: the middle square would lose half of it
+        ((200, 100), "RGB", (64, 128), 8),  # wide: in a square all would be half as wide
         ((30, 200), "L", (88, 32), 4),  # higher than that is no longer looked at
     ],
 )
@@ -61,12 +63,36 @@ def test_the_size_of_pictures_decides_what_the_model_looks_at(
     assert chosen.recipe.train.baseline
 
 
+def test_what_large_photographs_cost_is_told(tmp_path: Path) -> None:
+    for size, is_told in (((60, 90), False), ((1000, 1100), True)):
+        source = str(folder_of(tmp_path / str(size[0]), 3, size, classes=2))
+        assert any("data.jpeg=scaled" in reason for reason in choose(source).why) == is_told
+        assert not any("data.jpeg=scaled" in reason for reason in choose(source, {"data.jpeg": "scaled"}).why)
+
+
+@pytest.mark.parametrize("weights", ["none", "timm_vit", "hf_vit", "dinov2_reference"])
+def test_pictures_are_prepared_as_every_library_can(tmp_path: Path, weights: str) -> None:
+    """Of weights that were made with another resize, the share is kept: square pictures are seen as before."""
+    begun = {} if weights == "none" else {"init.weights": str(FIXTURES / weights)}
+    data = choose(str(folder_of(tmp_path / "pictures", 4, (90, 60))), begun).recipe.data
+    assert (data.resize.kind, data.jpeg) == ("stretch", "full")
+    if begun:
+        theirs = load_pretrained(begun["init.weights"]).preprocess
+        ours = theirs.model_copy(update={"resize": data.resize})
+        square = Image.fromarray(np.random.default_rng(0).integers(0, 256, (70, 70, 3), np.uint8))
+        assert np.array_equal(ours.resized(square), theirs.resized(square))
+
+
 def test_how_many_there_are_decides_the_time_and_the_batch(tmp_path: Path) -> None:
     few = choose(str(folder_of(tmp_path / "few", 4, (8, 8))))  # 12 pictures, of which some are held out
     assert few.recipe.train.budget == "30s" and few.recipe.train.batch_size == 2
     more = choose("digits")
     assert more.recipe.train.budget == "5m" and more.recipe.train.batch_size == 128
     assert "5m" in more.why[3] and "128 a step" in more.why[2]
+    photographs = str(folder_of(tmp_path / "photographs", 250, (64, 64)))
+    batches = {time: choose(photographs, {"train.budget": time}).recipe.train.batch_size for time in ("60s", "5m")}
+    assert batches == {"60s": 64, "5m": 128}
+    assert choose(photographs, {"train.epochs": 3}).recipe.train.batch_size == 128
 
 
 def test_what_a_person_decides_is_not_chosen_and_not_explained(tmp_path: Path) -> None:
@@ -79,6 +105,11 @@ def test_what_a_person_decides_is_not_chosen_and_not_explained(tmp_path: Path) -
     folder_of(elsewhere / "train", 4, (8, 8))
     folder_of(elsewhere / "test", 4, (8, 8))
     assert choose("food", {"data.directory": str(tmp_path / "elsewhere")}).recipe.data.source == "food"
+
+
+def test_a_time_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="train.budget is soon, and should be none, or such as 90s"):
+        choose(str(folder_of(tmp_path, 8, (90, 70))), {"train.budget": "soon"})
 
 
 def test_too_few_pictures_to_test_with_are_refused_before_anything_is_made(tmp_path: Path) -> None:
@@ -119,17 +150,17 @@ def packed(source: str, tmp_path: Path, side: int) -> Pack:
 @pytest.mark.parametrize("side", [8, 48])
 def test_simple_methods_learn_what_is_simple(tmp_path: Path, side: int) -> None:
     pictures = packed(str(folder_of(tmp_path / "pictures", 20, (side, side))), tmp_path, side)
-    found = baseline(pictures)
+    found = drain(baseline(pictures))
     assert found.test_accuracy == 1.0 and found.validation_accuracy == 1.0  # brightness tells the classes apart
     assert sorted(found.right) == sorted(pictures.index.samples[number] for number in pictures.of("test"))
     assert found.method.endswith(f" on {min(side, 32)} × {min(side, 32)} pixels")
-    assert baseline(pictures) == found  # the same each time
+    assert drain(baseline(pictures)) == found  # the same each time
 
 
 def test_simple_methods_on_digits_are_as_good_as_scikit_learn_says(tmp_path: Path) -> None:
     """Reference: nearest neighbours have about 98 % of these digits (scikit-learn's own examples: 0.97 to 0.99)."""
     preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
-    found = baseline(pack(open_source(Data(source="digits")), preprocess, tmp_path))
+    found = drain(baseline(pack(open_source(Data(source="digits")), preprocess, tmp_path)))
     assert found.method == "nearest neighbours on 8 × 8 pixels"
     assert found.test_accuracy is not None and 0.96 < found.test_accuracy <= 1.0
 
@@ -139,11 +170,22 @@ def test_a_rare_class_is_among_those_that_simple_methods_learn_from(
 ) -> None:
     monkeypatch.setattr("vitral.training.baseline.TRAIN", 2)
     pictures = packed(str(folder_of(tmp_path / "pictures", 20, (8, 8))), tmp_path, 8)
-    assert baseline(pictures).test_accuracy == 1.0  # with one picture of each of three classes
+    assert drain(baseline(pictures)).test_accuracy == 1.0  # with one picture of each of three classes
+
+
+def test_simple_methods_stop_when_their_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one iteration a round it would take many: out of time, one is enough."""
+    monkeypatch.setattr("vitral.training.baseline.ITERATIONS", 1)
+    pictures = packed(str(folder_of(tmp_path / "pictures", 20, (8, 8))), tmp_path, 8)
+    long, short = list[Progress](), list[Progress]()
+    drain(baseline(pictures), long.append)
+    assert drain(baseline(pictures, most=0.0), short.append).test_accuracy is not None
+    assert len(short) == 2 < len(long)
 
 
 def beside_of(gained: int, lost: int, pictures: int = 200, accuracy: float = 0.5) -> BaselineComparison:
-    return BaselineComparison("logistic regression on 32 × 32 pixels", pictures, accuracy, gained, lost)
+    by_luck = luck(np.repeat([1, -1], [gained, lost]))
+    return BaselineComparison("logistic regression on 32 × 32 pixels", pictures, accuracy, gained, lost, by_luck)
 
 
 def test_a_verdict_asks_whether_luck_explains_it() -> None:
@@ -176,6 +218,16 @@ def test_right_and_wrong_are_paired_by_picture() -> None:
     told = Baseline(method="nearest neighbours", validation_accuracy=None, test_accuracy=0.5, right=right)
     both = compare_with_baseline(told, ["e", "d", "c", "b", "a"], np.array([True, True, True, False, True]))
     assert (both.gained, both.lost, both.pictures) == (2, 1, 4)  # of those that the baseline was asked
+
+
+def test_pictures_of_one_group_do_not_each_speak_for_the_model() -> None:
+    """40 pictures of four patients, all right where the baseline is wrong: four coins that fell alike, p = 1/8."""
+    names = [str(number) for number in range(40)]
+    told = Baseline(method="x", validation_accuracy=None, test_accuracy=0.0, right=dict.fromkeys(names, False))
+    right, patients = np.ones(40, dtype=bool), [f"patient {number % 4}" for number in range(40)]
+    assert compare_with_baseline(told, names, right).kind == "better"
+    grouped = compare_with_baseline(told, names, right, patients)
+    assert grouped.by_luck == pytest.approx(1 / 8) and "that can be luck" in grouped.verdict
 
 
 @pytest.mark.slow
@@ -217,10 +269,10 @@ def test_a_baseline_of_a_later_format_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_folder_of_twelve_pictures_is_trained_and_not_believed(tmp_path: Path) -> None:
     pictures = folder_of(tmp_path / "pictures", 4, (40, 40))
-    told = vitral("train", pictures, "train.budget=3s", "--out", tmp_path / "run")
+    told = vitral("train", pictures, "train.budget=60steps", "--out", tmp_path / "run")
     assert told.returncode == 0, told.stderr
     assert "Pictures of about 40 × 40 pixels" in told.stdout
-    assert f"vitral show {pictures} train.budget=3s > mine.toml" in told.stdout
+    assert f"vitral show {pictures} train.budget=60steps > mine.toml" in told.stdout
     assert "To compare with, " in told.stdout
     assert "do not trust the model before there are more" in " ".join(told.stdout.split())
     assert Run.load(tmp_path / "run").record.state == "finished"

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from conftest import quick_digits
+from conftest import quick_digits, slowly
 from vitral import Recipe, Run
 from vitral.cli import COMMANDS, main
 
@@ -255,6 +255,7 @@ LIBRARIES = {
     "a destructor": "Thing()\nwhile True:\n    pass",
     "an exit": "try:\n    press()\nexcept BaseException:\n    sys.exit(0)",
     "a second one": "try:\n    press()\nfinally:\n    press()",
+    "C that runs Python": "ctypes.pythonapi.PyRun_String(b'press()', 258, *[ctypes.py_object(globals())] * 2)",
     "a sentence": "try:\n    press()\nfinally:\n    raise click.UsageError('in a library')",
 }
 
@@ -262,7 +263,7 @@ LIBRARIES = {
 @pytest.mark.parametrize("library", LIBRARIES.values(), ids=LIBRARIES)
 def test_ctrl_c_is_answered_whatever_a_library_makes_of_it(library: str) -> None:
     code = f"""
-import signal, sys, threading
+import ctypes, signal, sys, threading
 import click
 from vitral.cli import main, vitral
 
@@ -360,3 +361,66 @@ def test_several_seeds_are_told_as_mean_and_spread(called: Callable[..., Called]
     assert f"(mean ± sd of 2 seeds: {', '.join(told)})" in done.stdout
     again = called("train", "digits", *small, "--seeds", "2", "--out", "both", "--resume", cwd=tmp_path)
     assert again.returncode == 0 and f"(mean ± sd of 2 seeds: {', '.join(told)})" in again.stdout
+
+
+# A hostile terminal
+
+ESCAPES = "\x1b]0;title\x07\x9b31m\u202e"  # a title for the window, red letters, from right to left
+
+
+def steers(text: str) -> bool:
+    """Whether a text has a sign that steers a terminal."""
+    return not text.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [ESCAPES],
+        ["ls", f"--{ESCAPES}"],
+        ["show", ESCAPES],
+        ["train", f"{ESCAPES}/set"],
+        ["train", "digits", f"train.{ESCAPES}=1"],
+        ["train", "digits", f"train.epochs={ESCAPES}"],
+        ["predict", ESCAPES, "a.png"],
+        ["check", "set", "--out", "seen"],
+        ["embed", ESCAPES, "set"],
+        ["show", "mine.toml"],
+        ["train", "mine.toml", "--dry-run"],
+        ["ls", "runs"],
+    ],
+    ids=lambda words: words[0] if words[0] != ESCAPES else "no command",
+)
+def test_no_name_steers_the_terminal(called: Callable[..., Called], tmp_path: Path, words: list[str]) -> None:
+    for label in ("a", f"b{ESCAPES}"):
+        folder = tmp_path / "set" / label
+        folder.mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(folder / "1.png")
+        (folder / f"no{ESCAPES}.png").write_text("no picture")
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    recipe = quick_digits().to_toml().replace('source = "digits"', f"source = {json.dumps(ESCAPES)}")
+    (tmp_path / "mine.toml").write_text(recipe)
+    (tmp_path / "runs" / ESCAPES).mkdir(parents=True)
+    (tmp_path / "runs" / ESCAPES / "run.json").write_text("{}")
+    done = called(*words, cwd=tmp_path)
+    assert done.stdout + done.stderr and not steers(done.stdout + done.stderr)
+
+
+def test_a_terminal_without_letters_of_ours_spells_them_out() -> None:
+    done = vitral("shapes", "digits", PYTHONIOENCODING="ascii")
+    assert done.returncode == 0 and done.stdout.startswith("Image 8\\xd78, patches of 2")
+
+
+@pytest.mark.parametrize("words", [["shapes", "digits"], *slowly(["doctor"], ["ls"])], ids=str)
+def test_where_there_is_no_terminal_at_all_nothing_is_printed_and_nothing_fails(words: list[str]) -> None:
+    closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    assert subprocess.run([*closed, *VITRAL, *words], timeout=120).returncode == 0
+
+
+def test_of_a_damaged_picture_one_sentence_is_printed(tmp_path: Path) -> None:
+    """And not what the libraries think of it."""
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "a.tif", exif=Image.Exif())
+    content = (tmp_path / "a.tif").read_bytes()
+    (tmp_path / "a.tif").write_bytes(content[: len(content) - 40])
+    done = vitral("predict", Path(__file__).parent / "runs" / "format-1", tmp_path / "a.tif")
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr

@@ -249,21 +249,57 @@ def test_in_python_it_is_an_error_of_runs(tmp_path: Path) -> None:
         compare([tmp_path])
 
 
+def all_right(run: Path) -> None:
+    """As if a run had no test picture wrong."""
+    stored = json.loads((run / "evaluation.json").read_text())
+    for line in stored["predictions"]:
+        line["predicted"] = line["label"]
+    (run / "evaluation.json").write_text(json.dumps(stored))
+
+
 def test_runs_on_the_same_test_pictures_are_compared_picture_by_picture(copied: Path, call: Call) -> None:
-    shutil.copytree(copied / "base" / "seed-0", copied / "other")
-    recipe = copied / "other" / "recipe.toml"
-    recipe.write_text(recipe.read_text().replace("batch_size = 64", "batch_size = 32"))
-    told = json.loads((copied / "other" / "evaluation.json").read_text())
-    for line in told["predictions"]:
-        line["predicted"] = line["label"]  # as if it had all of them right
-    (copied / "other" / "evaluation.json").write_text(json.dumps(told))
+    for seed in (0, 1):
+        other = shutil.copytree(copied / "base" / f"seed-{seed}", copied / "other" / f"seed-{seed}")
+        change(other, {"train.batch_size": 32})
+        all_right(other)
     (pair,) = compare([copied / "base", copied / "other"]).pairs
     right = [
         [one["label"] == one["predicted"] for one in json.loads(path.read_text())["predictions"]]
         for path in sorted((copied / "base").glob("seed-*/evaluation.json"))
     ]
-    assert pair.pictures == 360 and pair.difference == pytest.approx(1 - np.mean(right))
-    assert 0 < pair.low < pair.difference < pair.high
+    assert pair.pictures == 360 and pair.difference == pytest.approx(1 - np.mean(right)) and pair.runs == (2, 2)
+    assert pair.low < pair.difference < pair.high and pair.level == 0.95
     code, out, _ = call(copied / "base", copied / "other")
-    assert code == 0 and "other has" in out and "it is better." in out
+    assert code == 0 and pair.verdict in out and "interval over seeds and pictures" in out
     assert compare([copied / "base", copied / "plain"]).pairs == []  # the second was not evaluated
+
+
+def test_a_copy_of_a_run_is_no_second_seed(copied: Path) -> None:
+    other = shutil.copytree(copied / "base" / "seed-0", copied / "other" / "a")
+    change(other, {"train.batch_size": 32})
+    shutil.copytree(other, copied / "other" / "b")
+    (pair,) = compare([copied / "base", copied / "other"]).pairs
+    assert pair.runs == (2, 1)
+
+
+def test_of_several_pairs_each_has_a_wider_interval(copied: Path) -> None:
+    for number, size in enumerate((16, 32)):
+        change(shutil.copytree(copied / "base" / "seed-0", copied / f"other-{number}"), {"train.batch_size": size})
+    pairs = compare([copied / "base", copied / "other-0", copied / "other-1"]).pairs
+    (alone,) = compare([copied / "base", copied / "other-0"]).pairs
+    assert [pair.level for pair in pairs] == [0.975, 0.975] and "97.5 % interval" in pairs[0].verdict
+    assert pairs[0].low < alone.low < alone.high < pairs[0].high
+
+
+def test_pictures_that_belong_together_are_one_witness(copied: Path) -> None:
+    other = shutil.copytree(copied / "base" / "seed-0", copied / "other")
+    change(other, {"train.batch_size": 32})
+    all_right(other)
+    (alone,) = compare([copied / "base", other]).pairs
+    for run in (*(copied / "base").iterdir(), other):
+        stored = json.loads((run / "evaluation.json").read_text())
+        for number, line in enumerate(stored["predictions"]):
+            line["group"] = f"sheet {number // 36}"
+        (run / "evaluation.json").write_text(json.dumps(stored))
+    (pair,) = compare([copied / "base", other]).pairs
+    assert pair.difference == pytest.approx(alone.difference) and pair.low < alone.low

@@ -1,9 +1,14 @@
 """Weights leave: what others load gives the same answers, what they cannot hold is refused, and no pickle runs."""
 
 import argparse
+import ast
+import importlib.util
+import itertools
 import json
+import math
 import pickle
 import shutil
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +29,14 @@ from vitral import Classifier, Preprocess, Run, ViT, ViTConfig, WeightsError, lo
 from vitral.cli import main
 from vitral.deploy.convert import WRITERS, convert
 from vitral.deploy.pickles import convert_pickle
+from vitral.deploy.trial import Trial, try_pictures
+from vitral.inference import Inference
+from vitral.recipe import Data, Recipe, Scale
 from vitral.recipes.choose import choose
+from vitral.weights import timm
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights, write_weights
+from vitral.weights.processors import read_timm
 from vitral.weights.stored import PICKLES
 
 SMALL = ViTConfig(image_size=16, patch_size=8, width=16, depth=2, heads=2, classes=3)
@@ -119,7 +129,7 @@ def calibrated(tmp_path: Path, trained: Run) -> Path:
     shutil.copytree(trained.folder, folder)
     known = Calibration.load(folder, trained.weights().model)
     assert known is not None
-    replace(known, temperature=torch.tensor(1.7)).write(folder)
+    Run(folder).finish(replace(known, temperature=torch.tensor(1.7)))
     return folder
 
 
@@ -203,8 +213,8 @@ def test_torchvision_gets_back_its_own_tensors(name: str, tmp_path: Path) -> Non
     assert after.keys() == before.keys()
     assert all(torch.equal(after[key], before[key]) for key in before)
     asked = json.loads((FIXTURES / name / "about.json").read_text())["arguments"]
-    card = (folder / "README.md").read_text()
-    assert all(f"{key}={value}," in card for key, value in asked.items() if value is not None)
+    code = (folder / "classifier.py").read_text()
+    assert all(f"{key}={value}," in code for key, value in asked.items() if value is not None)
 
 
 def test_google_gets_back_its_own_arrays(tmp_path: Path) -> None:
@@ -239,7 +249,7 @@ def test_parts_that_can_be_said_otherwise_keep_their_outputs(to: str, settings: 
 
 
 def test_a_run_goes_into_its_own_folder_with_a_card(calibrated: Path) -> None:
-    folder = convert(calibrated, "hf")
+    folder = convert(calibrated, "hf", pictures=0)
     assert folder == calibrated / "hf"
     assert sorted(path.name for path in folder.iterdir()) == [
         "README.md",
@@ -256,18 +266,18 @@ def test_a_run_goes_into_its_own_folder_with_a_card(calibrated: Path) -> None:
 
 
 def test_the_card_tells_what_was_measured(tmp_path: Path) -> None:
-    card = (convert(FORMAT_1, "hf", tmp_path / "out") / "README.md").read_text()
+    card = (convert(FORMAT_1, "hf", tmp_path / "out", pictures=0) / "README.md").read_text()
     assert "| Accuracy | 37.2% | 32.4% to 42.3% |" in card
 
 
 def test_a_class_name_cannot_break_the_card(tmp_path: Path) -> None:
     evil = weights()
-    names = ("---\nlicense: mit\n---", "<script>", "a|b")
+    names = ("---\nlicense: mit\n---", "<script>", "a|b\x1b]0;title\x07\u202e")
     evil = Weights(evil.model, evil.preprocess, names, {"licence": 'mine: "all"\n---'})
     folder = convert(evil, "hf", tmp_path / "out")
     header, _, body = (folder / "README.md").read_text().removeprefix("---\n").partition("\n---\n")
     assert "license: other\n" in header and "license: mit" not in header
-    assert "<script>" not in body
+    assert "<script>" not in body and body.replace("\n", "").isprintable()
     assert load_pretrained(folder).class_names == names
 
 
@@ -290,7 +300,7 @@ def test_whose_weights_a_run_started_from_stays_with_it(tmp_path: Path) -> None:
     }
     run = train(choose(str(tmp_path / "pictures"), asked).recipe, out=tmp_path / "run")
     assert run.weights().about == {"origin": "begun", "licence": "apache-2.0"}
-    card = (convert(run.folder, "hf") / "README.md").read_text()
+    card = (convert(run.folder, "hf", pictures=0) / "README.md").read_text()
     assert "It started from the weights `begun`." in card
     assert 'license: "apache-2.0"' in card
     again = choose(str(tmp_path / "pictures"), asked | {"init.weights": str(run.folder)}).recipe
@@ -305,8 +315,9 @@ def test_a_folder_that_one_stands_in_has_a_name(tmp_path: Path, monkeypatch: pyt
 
 def test_what_had_to_be_guessed_is_in_the_card(tmp_path: Path) -> None:
     shutil.copy(FIXTURES / "timm_vit" / "model.safetensors", tmp_path / "bare.safetensors")
+    (tmp_path / "about.json").write_text('{"heads": 4}')
     card = (convert(tmp_path / "bare.safetensors", "timm") / "README.md").read_text()
-    assert "as is usual for timm: heads = 1" in card and "Transparent pixels" in card
+    assert "as is usual for timm: norm_eps = 1e-06" in card and "Transparent pixels" in card
 
 
 def test_weights_alone_go_beside_their_file(tmp_path: Path) -> None:
@@ -333,6 +344,130 @@ def test_a_disk_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(WeightsError, match="No space left"):
         convert(weights(), "hf", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("resize", "line"),
+    [
+        ("stretch", "transforms.Resize((16, 16), interpolation=transforms.InterpolationMode.BICUBIC)"),
+        ({"kind": "stretch", "share": 0.8}, "transforms.Resize((20, 20), interp"),
+        ({"kind": "shortest", "share": 0.8}, "transforms.Resize(20, interp"),
+        ({"kind": "crop", "share": 0.8}, "transforms.Resize(20, interp"),
+        ("none", "transforms.CenterCrop((16, 16))"),
+    ],
+)
+def test_torchvision_gets_a_transform_and_the_names(resize: Any, line: str, tmp_path: Path) -> None:
+    before = weights(resize=resize)
+    names = ('"ant"\n', "b'ee", "\u00e9\U0001f41d")
+    folder = convert(Weights(before.model, before.preprocess, names), "torchvision", tmp_path / "out")
+    code = (folder / "classifier.py").read_text()
+    assert line in code and ("Resize" in code) == (resize != "none")
+    values = {
+        statement.targets[0].id: statement.value
+        for statement in ast.parse(code).body
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+    }
+    assert tuple(ast.literal_eval(values["class_names"])) == names
+    assert {"model", "transform"} <= values.keys()
+    assert "from classifier import class_names, model, transform" in (folder / "README.md").read_text()
+
+
+def test_timm_scales_to_as_many_pixels_as_we_do() -> None:
+    """It divides by crop_pct and rounds down: 64 / (64 / 93) is a little less than 93."""
+    for side, margin in itertools.product((64, 96, 128, 192, 224, 384), range(200)):
+        how = Scale(kind="stretch", share=side / (side + margin))
+        preprocess = Preprocess(image_size=(side, side), channels=3, resize=how, mean=(0.5,) * 3, std=(0.5,) * 3)
+        settings = timm.write_config(SMALL, {}, preprocess, ())["pretrained_cfg"] | {"input_size": [3, side, side]}
+        assert math.floor(side / settings["crop_pct"]) == side + margin
+        again = read_timm(settings).resize
+        assert isinstance(again, Scale) and again.share == pytest.approx(how.share)
+
+
+# ---- tried in the library itself
+
+
+@pytest.fixture(scope="module")
+def oblong(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of the default recipe, but for a small model, on photographs that are not square: 24 to test."""
+    folder = tmp_path_factory.mktemp("oblong")
+    random = np.random.default_rng(0)
+    for split, name, number in itertools.product(("train", "test"), ("ants", "bees"), range(12)):
+        path = folder / "pictures" / split / name / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        height, width = 50 + 3 * number, 131 - 5 * number
+        small = Image.fromarray(random.integers(0, 256, (height // 4, width // 4, 3), np.uint8))
+        small.resize((width, height), Image.Resampling.BICUBIC).save(path)
+    recipe = Recipe(model=SMALL.model_copy(update={"classes": 0}), data=Data(source=str(folder / "pictures")))
+    return train(recipe.changed({"train.budget": "2steps", "train.batch_size": 8}), out=folder / "run")
+
+
+def trial_of(folder: Path) -> Trial:
+    trial = Trial(**json.loads((folder / "about.json").read_text())["trial"])
+    assert str(trial) in (folder / "README.md").read_text()
+    return trial
+
+
+@pytest.mark.parametrize(("to", "words"), [("npz", "Vitral does not run it"), ("timm", "not installed")])
+def test_what_was_not_tried_is_told(
+    to: str, words: str, oblong: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    trial = trial_of(convert(oblong.folder, to, tmp_path / "out"))
+    assert words in str(trial) and not trial.is_different
+
+
+@pytest.mark.parametrize("difference", [0.0051, math.nan])
+def test_a_difference_that_can_be_seen_is_one_to_warn_of(difference: float) -> None:
+    assert Trial("timm", 20, "test", difference).is_different and Trial("timm", 20, "test", 0.0, changed=1).is_different
+    assert not Trial("timm", 20, "test", 0.005).is_different
+
+
+def test_weights_without_a_run_are_not_tried(tmp_path: Path) -> None:
+    assert "the weights have no run" in str(trial_of(convert(weights(), "hf", tmp_path / "out")))
+
+
+@pytest.fixture
+def broken_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "timm.py").write_text(
+        "def create_model(*arguments, **settings):\n    raise RuntimeError('no\\nluck')\n"
+    )
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("broken_timm")
+def test_a_library_that_fails_is_a_warning(
+    oblong: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["convert", str(oblong.folder), "--to", "timm", "--out", str(tmp_path / "out")])
+    trial = trial_of(tmp_path / "out")
+    assert trial.is_different and "failed: RuntimeError: no luck" in str(trial)
+    assert f"Warning: {trial}" in capsys.readouterr().err
+    monkeypatch.delitem(sys.modules, "timm")
+
+
+@pytest.mark.usefixtures("broken_timm")
+def test_pictures_that_are_gone_are_told(oblong: Run, tmp_path: Path) -> None:
+    shutil.copytree(oblong.folder, tmp_path / "run")
+    recipe = tmp_path / "run" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("pictures", "elsewhere"))
+    trial = trial_of(convert(tmp_path / "run", "timm", tmp_path / "out"))
+    assert "the pictures of the run cannot be found" in str(trial) and not trial.is_different
+
+
+@pytest.mark.usefixtures("broken_timm")
+def test_one_damaged_picture_does_not_hide_the_others(oblong: Run, tmp_path: Path) -> None:
+    shutil.copytree(oblong.folder, tmp_path / "run")
+    pictures = Path(oblong.recipe.data.source)
+    archive = Path(shutil.make_archive(str(tmp_path / "packed"), "zip", pictures))
+    with zipfile.ZipFile(archive) as file:
+        damaged = next(entry for entry in file.infolist() if not entry.is_dir())
+    content = bytearray(archive.read_bytes())
+    content[damaged.header_offset + 30 + len(damaged.filename) + damaged.compress_size // 2] ^= 255
+    archive.write_bytes(content)
+    recipe = tmp_path / "run" / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace(str(pictures), str(archive)))
+    assert "failed: RuntimeError: no luck" in str(trial_of(convert(tmp_path / "run", "timm", tmp_path / "out")))
 
 
 # ---- with the real library
@@ -373,6 +508,27 @@ def test_the_pipeline_gives_the_same_probabilities(
         # A grey model rounds the grey of a colour picture to 8 bits, which the first layer of this one does not.
         apart = 1e-3 if before.model.config.channels == 1 and picture.stem != "grey" else 1e-6
         assert_same(of_pipeline(transformers, folder, picture), Classifier(before), picture, apart)
+
+
+@real
+@pytest.mark.slow
+@pytest.mark.usefixtures("transformers")
+def test_pictures_that_are_not_square_arrive_in_transformers(
+    oblong: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the default recipe; and with what was the default before, a difference is seen and told."""
+    main(["convert", str(oblong.folder), "--to", "hf", "--out", str(tmp_path / "out")])
+    trial = trial_of(tmp_path / "out")
+    assert trial.library.startswith("transformers ") and (trial.pictures, trial.split) == (20, "test")
+    assert trial.difference <= 0.005 and trial.changed == 0
+    said = capsys.readouterr()
+    assert str(trial) in said.out and "Warning" not in said.err
+    torch.manual_seed(0)
+    for resize, is_different in (("stretch", False), ("crop", True), ({"kind": "shortest", "rounding": "even"}, True)):
+        before = weights(resize=resize)  # its parameters are random, so that every pixel counts
+        folder = convert(before, "hf", tmp_path / before.preprocess.resize.kind)
+        loading = f'from transformers import pipeline\nask = pipeline("image-classification", model={str(folder)!r})'
+        assert try_pictures("hf", folder, loading, Inference(before), oblong, 20).is_different == is_different
 
 
 @real

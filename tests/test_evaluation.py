@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 from torch import Tensor
 
 from conftest import quick_digits, vit
-from vitral import Classifier, DataError, Evaluation, Run, evaluate, train
+from vitral import Classifier, DataError, Evaluation, Progress, Run, evaluate, train
 from vitral.cli.evaluate import print_evaluation
 from vitral.cli.terminal import console
 from vitral.data.config import Data
@@ -20,7 +20,7 @@ from vitral.data.sources import open_source
 from vitral.deploy.convert import convert
 from vitral.evaluation.metrics import METRICS, Metric
 from vitral.look.maps import attention_maps
-from vitral.run import Record
+from vitral.run import CHECKED, Record
 
 FIGURES = ("attention.png", "classes.png", "confusion.png", "curves.png", "predictions.png")
 
@@ -28,6 +28,21 @@ FIGURES = ("attention.png", "classes.png", "confusion.png", "curves.png", "predi
 @pytest.fixture(scope="module")
 def evaluation(trained: Run) -> Evaluation:
     return evaluate(trained)
+
+
+def test_out_of_time_what_can_wait_is_left_out_and_told(run_copy: Path) -> None:
+    """Numbers and figures are there all the same; asked again, the rest is made up for."""
+    (run_copy / CHECKED).unlink(missing_ok=True)
+    short = evaluate(run_copy, seconds=0.0)
+    report = (run_copy / "report.html").read_text()
+    assert short.left_out == ["a check of all pictures", "grades of 8 maps"]
+    assert short.accuracy > 0 and (run_copy / "confusion.png").is_file() and Run.load(run_copy).checked is None
+    assert "there was no time to put these to the test" in report and "takes too long to be done unasked" in report
+    steps: list[Progress] = []
+    whole = evaluate(run_copy, tell=steps.append)
+    assert whole.left_out == [] and Run.load(run_copy).checked is not None
+    assert "no time" not in (run_copy / "report.html").read_text()
+    assert {"asking about pictures", "drawing", "grading maps"} <= {step.doing for step in steps}
 
 
 def test_numbers_equal_those_of_scikit_learn(evaluation: Evaluation) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from conftest import FIXTURES, slowly, stopped, vit, vit_config
-from vitral import RecipeError, Run, RunError, events, load_pretrained, train
+from vitral import RecipeError, Run, RunError, Started, events, load_pretrained, train
 from vitral.cli import vitral
 from vitral.inference import outputs_of_pack
 from vitral.recipe import Recipe
@@ -66,7 +66,7 @@ def test_a_probe_changes_nothing_but_the_head(pictures: Path, tmp_path: Path) ->
 
 def test_frozen_blocks_have_no_gradient_and_no_state(pictures: Path, tmp_path: Path) -> None:
     happening = events(asked(pictures, init__mode="gentle", init__freeze=1), out=tmp_path / "run")
-    plan = next(event.plan for event in happening if hasattr(event, "plan"))
+    plan = next(event.plan for event in happening if isinstance(event, Started))
     next(event for event in happening if getattr(event, "step", 0) == 2)
     for name, parameter in plan.learner.model.named_parameters():
         frozen = name.startswith(("blocks.0.", "patch_embed", "pos_embed", "cls_token"))

@@ -80,7 +80,7 @@ def test_equal_patches_do_not_come_in_reading_order(model: ViT) -> None:
 def test_a_model_that_has_learnt_nothing_gets_no_praise() -> None:
     found = grade(ViT(TINY).eval(), torch.rand(3, 32, 32), torch.rand(4, 4), 0)
     assert not found.better and found.as_good == RANDOM
-    assert found.sentence.startswith("No better than chance: ") and "8 of these do as well" in found.sentence
+    assert found.sentence.startswith("No better than chance: ") and "19 of these do as well" in found.sentence
 
 
 def made(deletion: float, random: list[float], untrained: float | None = None) -> Grade:
@@ -90,13 +90,13 @@ def made(deletion: float, random: list[float], untrained: float | None = None) -
 
 
 def test_better_is_better_than_every_random_map_and_the_sentence_says_which_it_is() -> None:
-    random = [0.3, 0.4, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
+    random = [0.3, 0.4] + 17 * [0.5]
     good, unclear, bad = made(0.2, random, untrained=0.45), made(0.35, random), made(0.5, random)
     assert (good.better, unclear.better, bad.better) == (True, False, False)
-    assert "the answer keeps 20% on average, and 46% in 8 random orders (30% to 50%)." in good.sentence
+    assert "the answer keeps 20% on average, and 48% in 19 random orders (30% to 50%)." in good.sentence
     assert "learnt nothing" not in good.sentence
     assert unclear.sentence.startswith("Not shown to be better than chance") and "1 of these does" in unclear.sentence
-    assert bad.sentence.startswith("No better than chance") and "8 of these do" in bad.sentence
+    assert bad.sentence.startswith("No better than chance") and "19 of these do" in bad.sentence
     assert "But the map of a model that has learnt nothing does as well (15%)." in made(0.2, random, 0.15).sentence
     assert good.write()["better_than_chance"] and good.write()["untrained_deletion"] == 0.45
     assert "untrained_deletion" not in bad.write()
@@ -112,13 +112,13 @@ def test_grades_are_the_same_each_time_and_each_image_has_its_own_luck(model: Vi
     assert not torch.equal(first.curves[2:].argsort(dim=0), other.curves[2:].argsort(dim=0))
 
 
-def test_a_random_map_is_better_than_chance_one_time_in_nine(trained: Run) -> None:
+def test_a_random_map_is_better_than_chance_one_time_in_twenty(trained: Run) -> None:
     model, images = vit(trained.weights().model), digits(120, trained)
     said = model(images).argmax(dim=1).tolist()
     better = [
         grade(model, image, torch.rand(4, 4), label, steps=6).better for image, label in zip(images, said, strict=True)
     ]
-    assert 4 <= sum(better) <= 26  # 13.3 expected; binomial, outside this 1 time in 1,000
+    assert 0 < sum(better) <= 14  # 6 expected; binomial, outside this 4 times in 1,000
 
 
 @pytest.mark.parametrize(

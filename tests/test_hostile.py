@@ -3,8 +3,10 @@
 import io
 import os
 import pickle
+import resource
 import struct
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,8 +21,11 @@ from PIL import Image
 
 from vitral import DataError, Preprocess
 from vitral.data.config import Data
+from vitral.data.decode import PictureFacts, decode, decode_with_facts
 from vitral.data.pack import Pack, pack
 from vitral.data.sources import open_source
+from vitral.data.sources.layout import display_name
+from vitral.look.sheets import Section, Tile, write_sheet
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -417,3 +422,144 @@ def test_a_table_names_what_lies_in_a_folder_that_may_not_be_entered(for_everybo
     with as_nobody():
         found = packed(for_everybody.parent / "list.csv").left_out
     assert found == {number: f"set/a/{number}.png may not be read by this user." for number in range(6)}
+
+
+# Small files that ask for much work
+
+
+def many_scans(side: int, scans: int, colour: str = "L") -> bytes:
+    """A progressive JPEG whose last scan is there again and again."""
+    content = saved(Image.new(colour, (side, side), "gray"), "JPEG", progressive=True)
+    last = content.rindex(b"\xff\xda")
+    return content[:last] + content[last:-2] * (1 + scans - content.count(b"\xff\xda")) + content[-2:]
+
+
+def tiff(width: int, height: int, samples: int, bits: int, strips: int, kind: int = 1, tile: int = 0) -> bytes:
+    """A TIFF of bands, compressed by deflate, whose strips or tiles are empty. Kind 1: whole numbers, 3: others."""
+    fields = {
+        **{256: [width], 257: [height], 258: [bits] * samples, 259: [8], 262: [1], 277: [samples]},
+        **({322: [tile], 323: [tile]} if tile else {278: [-(-height // strips)]}),
+        **{324 if tile else 273: [0] * strips, 325 if tile else 279: [0] * strips},
+        **{338: [0] * (samples - 1), 339: [kind] * samples},
+    }
+    fields = {tag: values for tag, values in sorted(fields.items()) if values}
+    rows, values_of = b"", b""
+    for tag, values in fields.items():
+        raw = struct.pack(f"<{len(values)}I", *values)
+        place = 8 + 2 + 12 * len(fields) + 4 + len(values_of)
+        rows += struct.pack("<HHI", tag, 4, len(values)) + (raw if len(raw) == 4 else struct.pack("<I", place))
+        values_of += raw if len(raw) > 4 else b""
+    return struct.pack("<2sHIH", b"II", 42, 8, len(fields)) + rows + bytes(4) + values_of
+
+
+def run_lengths(width: int, height: int) -> bytes:
+    """A BMP of 8 bits in run lengths, of which each line ends at once."""
+    runs, palette = b"\0\0" * height, bytes(1024)
+    head = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(runs), 0, 0, 256, 0)
+    return struct.pack("<2sIHHI", b"BM", 1078 + len(runs), 0, 0, 1078) + head + palette + runs
+
+
+def many_frames(count: int) -> bytes:
+    frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\2\2D\1\0"
+    return b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + b"\0\0\0\xff\xff\xff" + frame * count + b"\x3b"
+
+
+SLOW: dict[str, tuple[Callable[[], bytes], str]] = {
+    "many scans": (lambda: many_scans(4_000, 10_000), "is a JPEG of 10,000 scans, made to be slow: of its size up to"),
+    "large scans": (lambda: many_scans(7_500, 95), "is a JPEG of 95 scans, made to be slow: of its size up to 88"),
+    "deep bands": (lambda: tiff(12_000, 12_000, 4, 16, 100), "expands to 1.1 GiB: it could fill the memory."),
+    "double bands": (lambda: tiff(15_000, 15_000, 4, 64, 100, kind=3), "is an array of float64 and shape"),
+    "tiny tiles": (lambda: tiff(6_400, 6_400, 2, 8, 160_000, tile=16), "is a TIFF of 160,000 tiles or strips"),
+    "a huge tile": (lambda: tiff(16, 16, 1, 8, 1, tile=65_520), "A tile of x has 65,520 × 65,520 pixels."),
+    "run lengths": (lambda: run_lengths(15_000, 15_000), "is a BMP in run lengths of more than 10 million pixels"),
+}
+
+
+@pytest.mark.parametrize("kind", SLOW)
+def test_a_small_file_that_asks_for_much_work_is_refused_before_it_is_begun(kind: str) -> None:
+    make, sentence = SLOW[kind]
+    content = make()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started_at = time.process_time()
+    with pytest.raises(DataError) as caught:
+        decode(content, name="x")
+    assert sentence in str(caught.value)
+    assert len(content) < 5e6 and time.process_time() - started_at < 2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**17  # KiB: less than any of them would take
+
+
+def test_frames_that_nobody_looks_at_are_not_counted() -> None:
+    started_at = time.process_time()
+    _, facts = decode_with_facts(many_frames(200_000))
+    assert facts.animated and facts.seconds > 0 and time.process_time() - started_at < 1
+
+
+@pytest.mark.parametrize(("side", "scans"), [(64, 20), (64, 100), (3_000, 20)])
+def test_a_jpeg_of_as_many_scans_as_encoders_write_is_read(side: int, scans: int) -> None:
+    image = decode(many_scans(side, scans))
+    assert isinstance(image, Image.Image) and image.size == (side, side)
+
+
+def test_what_only_looks_like_scans_is_not_counted() -> None:
+    """A film behind the picture, as telephones write it; a thumbnail in its EXIF."""
+    exif = Image.Exif()
+    exif[0x010E] = "\xff\xda" * 200
+    content = saved(Image.new("RGB", (64, 64), "red"), "JPEG", exif=exif) + b"\xff\xda" * 500
+    assert decode(content.replace("\xff\xda".encode(), b"\xff\xda" * 2)).size == (64, 64)
+
+
+@pytest.mark.slow
+def test_large_pictures_of_real_cameras_are_read() -> None:
+    """100 megapixels as a progressive JPEG of 10 scans, and 60 in 16 bits a channel as a TIFF."""
+    noise = Image.effect_noise((1_160, 870), 60).resize((11_600, 8_700))
+    film = decode(saved(Image.merge("RGB", [noise] * 3), "JPEG", progressive=True))
+    assert isinstance(film, Image.Image) and film.size == (11_600, 8_700)
+    buffer = io.BytesIO()
+    levels = np.asarray(noise)[:6_300, :9_500, None].repeat(3, axis=2).astype(np.uint16)
+    tifffile.imwrite(buffer, levels << 8, photometric="rgb")
+    deep, facts = decode_with_facts(buffer.getvalue())
+    assert isinstance(deep, Image.Image) and deep.size == (9_500, 6_300) and facts.bits == 16
+
+
+def test_a_picture_that_took_long_is_named_by_the_check(hostile: Path) -> None:
+    from vitral.data.findings import SLOW as SECONDS
+    from vitral.data.findings import PictureCheck, findings
+
+    index = opened(hostile)
+    facts = [PictureFacts("PNG", 8, 8, "RGB", 8, 3, seconds=SECONDS + (n == 5)) for n in range(len(index.samples))]
+    checks = [PictureCheck(bytes([n % 256, n // 256]), one) for n, one in enumerate(facts)]
+    [slow] = [one for one in findings(index, checks, []) if one.kind == "slow"]
+    assert slow.samples == [(5,)] and slow.what == "Slow to read, more than 2 seconds each: 1 picture."
+
+
+def test_a_tiff_in_which_no_pixels_are_stored_is_no_black_picture() -> None:
+    """Two strips of no bytes: libtiff would give zeros."""
+    entries = [  # tag, type (3: 16 bits, 4: 32), count, value or place
+        (256, 3, 1, 4),
+        (257, 3, 1, 2),
+        (258, 3, 1, 8),
+        (259, 3, 1, 1),
+        (262, 3, 1, 1),
+        (273, 4, 2, 134),
+        (277, 3, 1, 1),
+        (278, 3, 1, 1),
+        (279, 4, 2, 142),
+    ]
+    directory = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    header = b"II*\0" + struct.pack("<I", 8) + directory + struct.pack("<I", 0)
+    assert 134 - len(header) >= 0
+    content = header.ljust(134, b"\0") + struct.pack("<II", 8, 8) + struct.pack("<II", 0, 0)
+    with pytest.raises(DataError, match="a TIFF in which no pixels are stored"):
+        decode(content)
+
+
+def test_half_a_sign_in_a_table_has_a_name_that_can_be_written() -> None:
+    assert display_name("\ud800é.png").encode() == "\\ud800é.png".encode()
+    assert display_name("caf\udce9") == "caf\\xe9"  # bytes of a disk that are no text
+
+
+def test_a_name_of_a_hundred_thousand_letters_is_drawn_as_its_end(tmp_path: Path) -> None:
+    """Letter by letter that would take minutes."""
+    tile = Tile(Image.new("RGB", (8, 8)), "n" * 100_000, "train, " + "x" * 100_000)
+    write_sheet(tmp_path / "sheet.png", "c" * 100_000, "A class.", [Section("", "", [[tile]])])
+    assert (tmp_path / "sheet.png").is_file()

@@ -136,7 +136,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(calls: list[Call]) -> None
         opened, flushed = calls[place + 1 : place + 3]
         assert opened.name == "openat" and f'"{Path(path).parent}"' in opened.about, f"{path}: {opened}"
         assert flushed.name == "fsync" and f"<{Path(path).parent}>" in flushed.about, f"{path}: {flushed}"
-    assert named.count("run.json") == 2  # at the beginning and at the end
+    assert named.count("run.json") == 3  # at the beginning, with the weights, and at the end
     assert [name for name in named if name == "model.safetensors"]
     assert {f"step-{step:08}.safetensors" for step in range(1, 7)} <= set(named)
 

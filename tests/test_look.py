@@ -28,7 +28,7 @@ from vitral.errors import VitralError
 from vitral.evaluation.report.pictures import MOST_MAPS
 from vitral.look.explain import DEFAULT, Explainer, sharp
 from vitral.look.gallery import card, write_gallery
-from vitral.look.grading import curves
+from vitral.look.grading import RANDOM, curves
 from vitral.look.inspected_model import InspectedModel
 from vitral.look.overlay import outline, overlay_map
 from vitral.look.readings import METHODS, class_attention
@@ -60,7 +60,7 @@ def test_the_json_says_what_python_says_and_the_figure_is_there(trained: Run, pi
     temperature = float(InspectedModel.load(trained.folder).calibration.temperature)  # type: ignore[union-attr]
     found = curves(vit(weights.model), images, map, torch.tensor([label]), temperature=temperature)
     assert told["grade"]["deletion"] == pytest.approx(found.deletion_scores.item(), abs=1e-5)
-    assert len(told["grade"]["random"]) == 8 and 0 <= told["grade"]["untrained_deletion"] <= 1
+    assert len(told["grade"]["random"]) == RANDOM and 0 <= told["grade"]["untrained_deletion"] <= 1
     assert told["grade"]["better_than_chance"] == (told["grade"]["deletion"] < min(told["grade"]["random"]))
     with Image.open(told["figure"]) as drawn:
         assert drawn.format == "PNG" and drawn.width == 1_860

@@ -18,6 +18,7 @@ from vitral import (
     Classifier,
     RecipeError,
     Run,
+    Started,
     Step,
     ViT,
     WeightsError,
@@ -387,7 +388,7 @@ def test_an_objective_may_have_layers_views_and_no_labels(tmp_path: Path) -> Non
     happening = events(recipe, out=tmp_path / "half")
     sizes: set[torch.Size] = set()
     for event in happening:
-        if hasattr(event, "plan"):
+        if isinstance(event, Started):
             _, batch = next(event.plan.batches.starting_at(1))
             sizes = {view.shape[2:] for view in (batch.images, *batch.more_views)}
         if isinstance(event, Step) and event.step == 5:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from conftest import FIXTURES, vit
 from vitral import Run, ViT, WeightsError, load_pretrained
@@ -91,6 +91,62 @@ def test_other_names_of_the_same_weights_give_the_same_model(tmp_path: Path) -> 
         assert ours.model.config == theirs.model.config
         for key, value in ours.model.state_dict().items():
             assert torch.equal(value, theirs.model.state_dict()[key])
+
+
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "0.", "module.", "model.", "timm_model.", "module._orig_mod."])
+@pytest.mark.parametrize("name", ["timm_vit", "hf_vit", "torchvision_vit"])
+def test_what_stands_before_all_names_is_taken_off_and_said(name: str, prefix: str, tmp_path: Path) -> None:
+    folder = copied(name, tmp_path / "x")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({f"{prefix}{key}": value for key, value in tensors.items()}, folder / "model.safetensors")
+    plain, wrapped = load_pretrained(FIXTURES / name), load_pretrained(folder)
+    assert wrapped.model.config == plain.model.config
+    for key, value in plain.model.state_dict().items():
+        assert torch.equal(value, wrapped.model.state_dict()[key])
+    assert wrapped.loaded is not None and plain.loaded is not None
+    assert ("prefix", f"{prefix} was taken off all names") in wrapped.loaded.rows
+    assert "prefix" not in dict(plain.loaded.rows)
+
+
+def test_a_model_of_ours_is_ours_inside_of_another_too(trained: Run) -> None:
+    for module in (trained.weights().model, nn.Sequential(trained.weights().model)):
+        with pytest.raises(WeightsError, match="a model of Vitral already"):
+            load_pretrained(module)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["blocks.0.in_proj.weight", "pos_embed", "patch_embed.proj.weight"], "parallel blocks"),  # timm's two kinds
+        (["blocks.0.attns.0.attn.qkv.weight", "pos_embed", "patch_embed.proj.weight"], "parallel blocks"),
+        (["blocks.0.attn.qkv.weight", "blocks.0.gamma_1", "patch_embed.proj.weight"], "rotary positions"),  # DINOv3
+        (["blocks.0.attn.q_bias", "blocks.0.attn.relative_position_bias_table"], "BEiT"),
+        (["layers.0.blocks.0.attn.relative_position_bias_table", "patch_embed.proj.weight"], "Swin Transformer"),
+        (["features.1.0.attn.relative_position_bias_table", "features.0.0.weight"], "Swin Transformer"),
+        (["stages.0.blocks.0.conv_dw.weight", "stem.0.weight"], "ConvNeXt"),
+        (["features.1.0.layer_scale", "features.0.0.weight"], "ConvNeXt"),
+        (["conv1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.running_mean"], "a CNN"),
+        (["attn_pool.latent", "pos_embed", "patch_embed.proj.weight"], "pools by attention"),
+        (["text_model.embeddings.token_embedding.weight", "text_model.final_layer_norm.weight"], "a model of text"),
+        (["visual.transformer.resblocks.0.attn.in_proj_weight", "visual.conv1.weight"], "CLIP or SigLIP"),
+        (["class_token", "conv_proj.conv_bn_relu_0.0.weight"], "a convolutional stem"),  # torchvision
+        (["vit.layers.0.attention.q_proj.lora_A.default.weight", "vit.layernorm.bias"], "merge_and_unload"),
+    ],
+)
+def test_an_architecture_that_we_have_not_is_called_by_its_name(names: list[str], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({name: torch.zeros(2, 2) for name in names}, path)
+    with pytest.raises(WeightsError, match=f"holds weights of .*{words}.*`vitral ls weights`"):
+        load_pretrained(path)
+
+
+def test_a_vit_inside_of_something_larger_is_told(tmp_path: Path) -> None:
+    folder = copied("hf_vit", tmp_path / "x")
+    tensors = load_file(folder / "model.safetensors")
+    more = {f"encoder.{name}": tensor for name, tensor in tensors.items()} | {"decoder.weight": torch.zeros(2)}
+    save_file(more, folder / "model.safetensors")
+    with pytest.raises(WeightsError, match=r"A ViT is only a part of it.* called encoder\..* and \d+ more"):
+        load_pretrained(folder)
 
 
 def copied(name: str, folder: Path, weights: str = "model.safetensors") -> Path:
@@ -212,20 +268,22 @@ def test_a_damaged_file_answers_with_a_sentence(tmp_path: Path, harm: str, told:
         load_pretrained(folder)
 
 
-def test_a_part_of_the_trunk_that_is_missing_is_an_error_and_a_bias_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["blocks.1.mlp.fc1.weight", "blocks.0.attn.proj.bias", "norm.bias"])
+def test_a_tensor_of_the_trunk_that_is_missing_is_an_error(tmp_path: Path, name: str) -> None:
     folder = copied("timm_vit", tmp_path / "x")
     tensors = load_file(folder / "model.safetensors")
-    save_file(
-        {key: value for key, value in tensors.items() if "blocks.1.mlp.fc1" not in key}, folder / "model.safetensors"
-    )
-    with pytest.raises(WeightsError, match=r"has \d+% of what a timm ViT of this shape needs"):
+    save_file({key: value for key, value in tensors.items() if key != name}, folder / "model.safetensors")
+    with pytest.raises(WeightsError, match=f"a timm ViT of this shape needs: {name} is missing"):
         load_pretrained(folder)
-    save_file({key: value for key, value in tensors.items() if key != "norm.bias"}, folder / "model.safetensors")
-    found = load_pretrained(folder).loaded
-    assert found is not None and ("new", "norm.bias") in found.rows
+
+
+def test_what_is_new_in_the_head_and_what_is_left_over_is_told(tmp_path: Path) -> None:
+    folder = copied("timm_vit", tmp_path / "x")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["head.bias"]
     save_file(tensors | {"more": torch.zeros(3)}, folder / "model.safetensors")
     found = load_pretrained(folder).loaded
-    assert found is not None and ("left over", "more") in found.rows
+    assert found is not None and {("new", "head.bias"), ("left over", "more")} <= set(found.rows)
 
 
 def test_an_npz_that_holds_objects_or_too_much_is_refused(tmp_path: Path) -> None:
@@ -289,17 +347,30 @@ def test_classes_that_are_called_by_numbers_are_classes(trained: Run) -> None:
     assert load_pretrained(trained.folder, classes=10).model.state_dict()["head.weight"].any()  # as many as it has
 
 
+def test_what_transformers_says_of_a_model_of_timm_is_read(tmp_path: Path) -> None:
+    """Its TimmWrapper writes timm's words beside timm's tensors, with a prefix."""
+    folder = copied("timm_vit", tmp_path / "x")
+    (folder / "about.json").unlink()
+    tensors = load_file(folder / "model.safetensors")
+    save_file({f"timm_model.{name}": tensor for name, tensor in tensors.items()}, folder / "model.safetensors")
+    values = {"model_type": "timm_wrapper", "architecture": "vit_tiny_patch16_224", "num_classes": 10}
+    arguments = {"num_heads": 4, "act_layer": "gelu_tanh"}
+    (folder / "config.json").write_text(json.dumps(values | {"model_args": arguments}))
+    config = vit(load_pretrained(folder).model).config
+    assert (config.heads, config.mlp.kind) == (4, "gelu-tanh")
+
+
 def test_what_timms_config_tells_is_read(tmp_path: Path) -> None:
     folder = copied("timm_vit_clip", tmp_path / "x")
     (folder / "about.json").unlink()
     values: dict[str, object] = {
-        "architecture": "vit_tiny_patch8_clip_quickgelu_32",
+        "architecture": "vit_base_patch16_clip_quickgelu_224",
+        "model_args": {"num_heads": 4},
         "pretrained_cfg": {"mean": [0.5] * 3},
     }
     (folder / "config.json").write_text(json.dumps(values))
-    found = load_pretrained(folder, heads=4)
-    config = vit(found.model).config
-    assert config.mlp.kind == "gelu-quick" and config.blocks.norm_eps == 1e-5
+    config = vit(load_pretrained(folder).model).config
+    assert (config.heads, config.mlp.kind, config.blocks.norm_eps) == (4, "gelu-quick", 1e-5)
     (folder / "config.json").write_text(json.dumps(values | {"model_args": {"act_layer": "silu"}}))
     with pytest.raises(WeightsError, match="asks for silu as act_layer"):
         load_pretrained(folder)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from conftest import quick_digits, vit_config
 from vitral import Recipe, RecipeError, ViTConfig
 from vitral.data.config import Augment, Data
-from vitral.recipe import parse_setting
+from vitral.recipe import Positions, parse_setting
 from vitral.recipes import RECIPES, find_recipe
-from vitral.settings import names
+from vitral.settings import ELSEWHERE, names
 from vitral.training.config import AdamW, Muon, Schedule, Train
 
 shares = st.floats(0, 0.9)
@@ -84,9 +84,45 @@ def test_settings_change_what_they_name_and_nothing_else() -> None:
     assert changed() == quick_digits()
 
 
+OWN_STD = "model.positions={kind = 'learned', std = 0.5}"
+
+
+def test_a_part_that_is_named_by_the_kind_it_has_keeps_its_settings() -> None:
+    recipe = changed(OWN_STD, "train.optimizer.momentum=0.8")
+    for same in ("model.positions", "model.positions.kind"):
+        assert recipe.changed({same: "learned", "train.optimizer": "muon"}) == recipe
+        assert recipe.dropped({same: "learned", "train.optimizer": "muon"}) == ()
+
+
+def test_another_kind_starts_from_its_defaults_and_what_is_dropped_is_told() -> None:
+    recipe = Recipe(train=Train(optimizer=Muon(learning_rate=0.5, momentum=0.8))).changed(
+        dict([parse_setting(OWN_STD)])
+    )
+    settings = {"train.optimizer.learning_rate": 0.1, "train.optimizer": "adamw", "model.positions.kind": "sincos-2d"}
+    after = recipe.changed(settings)
+    assert after.train.optimizer == AdamW(learning_rate=0.1)  # in whatever order they are written
+    assert vit_config(after.model).positions == Positions(kind="sincos-2d")
+    assert recipe.dropped(settings) == (
+        "model.positions is sincos-2d now, and what was set for learned is dropped: std=0.5.",
+        "train.optimizer is adamw now, and what was set for muon is dropped: momentum=0.8.",
+    )
+    assert recipe.dropped({"teacher.kind": "soft"}) == ()  # not a part: a setting like others
+
+
+def test_every_word_of_other_libraries_means_a_setting_that_there_is() -> None:
+    assert set(ELSEWHERE.values()) - set(names(Recipe)) == set()
+    assert set(ELSEWHERE) & {name.rpartition(".")[2] for name in names(Recipe)} == set()
+
+
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
+        ("train.lr=1", "There is no setting train.lr. Did you mean train.optimizer.learning_rate?"),
+        ("train.loss=1", "There is no setting train.loss. Did you mean train.objective?"),
+        ("train.optimizer.lr=1", "There is no setting train.optimizer.lr. Did you mean train.optimizer.learning_rate?"),
+        ("weight_decay=1", "There is no setting weight_decay. Did you mean train.optimizer.weight_decay?"),
+        ("model.dropout=1", "There is no setting model.dropout. Did you mean train.regularise.dropout?"),
+        ("img_size=1", "There is no setting img_size. Did you mean model.image_size?"),
         ("train.epohcs=3", "There is no setting train.epohcs. Did you mean train.epochs?"),
         ("epochs=3", "There is no setting epochs. Did you mean train.epochs?"),
         ("trian.epochs=3", "There is no setting trian.epochs. Did you mean train.epochs?"),
@@ -157,3 +193,13 @@ def test_every_setting_of_the_schema_page_exists_and_every_setting_is_there() ->
     parts = {name for name in depth if depth[name] == 2}
     assert told == known
     assert [name for name in parts if f"`{name.rpartition('.')[2]}`" not in page and not name.endswith(".kind")] == []
+
+
+def test_a_file_that_says_format_1_and_no_resize_keeps_what_that_meant() -> None:
+    """Before `stretch` was the default, leaving it out meant `crop`; what Vitral writes is complete."""
+    text = '[data]\nsource = "digits"\n'
+    assert Recipe.from_toml(text).data.resize.kind == Recipe().data.resize.kind == "stretch"
+    for stored in ("format = 1\n", f"format = 1\n{text}"):
+        assert Recipe.from_toml(stored).data.resize.kind == "crop"
+    recipe = Recipe(data=Data(source="digits"))
+    assert Recipe.from_toml(recipe.to_toml()) == recipe

@@ -107,3 +107,9 @@ def test_the_commands_take_it(mine: Path) -> None:
     wrong = called("train", "mine.py:flower")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert wrong.stderr == "Error: mine.py: There is no recipe flower. Did you mean flowers?\n"
+
+
+def test_what_no_one_sees_is_spelt_out_and_read_back() -> None:
+    recipe = Recipe.read({"data": {"source": "a\x1b\x9b\u202e\U000e0001\t\"'\\ é"}})
+    text = recipe.to_toml()
+    assert text.replace("\n", "").isprintable() and Recipe.from_toml(text) == recipe

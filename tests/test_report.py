@@ -2,12 +2,14 @@
 
 import csv
 import json
+from dataclasses import asdict, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 
@@ -16,6 +18,7 @@ from vitral.data.config import Data
 from vitral.evaluation.report import write_report
 from vitral.recipe import Recipe
 from vitral.training.config import Train
+from vitral.weights.calibration import TemperatureFit
 
 SCRIPT = "<script>alert(1)</script>"
 EMPTY = {"meta", "img", "source", "br"}  # tags that are not closed
@@ -131,6 +134,32 @@ def test_the_key_figures_are_those_of_evaluation_json(evaluation: Evaluation) ->
         assert f"{as_text.format(figure['value'])}{low} to {high}" in found.text
     assert f"{written['uncalibrated']['calibration_error']['value']:.1%} on average before" in found.text
     assert f"a temperature of {written['temperature']:.2f}" in found.text
+
+
+@pytest.mark.parametrize(
+    ("fit", "page_says", "terminal_says"),
+    [
+        (
+            TemperatureFit(0.7, 0.52, 0.47, 0.02, 300),
+            "It was kept since it helped",
+            "before the temperature, 0.70, kept: ",
+        ),
+        (TemperatureFit(1.2, 0.52, 0.51, 0.02, 60), "so it was left at 1: ", "left at 1, for 1.20 is no clear gain: "),
+    ],
+)
+def test_it_says_whether_the_temperature_was_kept_and_why(
+    evaluation: Evaluation, fit: TemperatureFit, page_says: str, terminal_says: str
+) -> None:
+    from vitral.cli.evaluate import _more
+
+    assert evaluation.calibration is not None
+    temperature = torch.tensor(fit.fitted if fit.kept else 1.0)
+    calibration = replace(evaluation.calibration, temperature=temperature, fit=fit)
+    other = replace(evaluation, calibration=calibration)
+    assert other.write()["temperature_fit"] == asdict(fit) | {"kept": fit.kept}
+    text = page(other).text
+    assert page_says in text and str(fit) in text
+    assert any(terminal_says + str(fit) in sentence for sentence in _more(other))
 
 
 @pytest.mark.slow

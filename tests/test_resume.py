@@ -270,3 +270,56 @@ def test_killed_processes_come_to_the_same_end(whole: Run, tmp_path: Path) -> No
     for step in (3, 20):
         assert signalled(tmp_path / "run", signal.SIGKILL, step).returncode == -signal.SIGKILL
     assert_same(train(everything(), out=tmp_path / "run", resume=True), whole)
+
+
+def test_a_finished_run_trained_longer_is_the_recipe_with_a_restart_to_the_bit(whole: Run, tmp_path: Path) -> None:
+    """And it is so where the new stretch is killed on the way."""
+    longer = everything().changed({"train.epochs": 5})
+    in_one_go = train(longer.changed({"train.restarts": [whole.record.steps]}), out=tmp_path / "one")
+    folder = shutil.copytree(whole.folder, tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
+    (folder / "evaluations" / "others").mkdir(parents=True)
+    weights = (folder / "model.safetensors").read_bytes()
+    happening = events(longer, out=folder, resume=True)
+    for event in happening:
+        if isinstance(event, Step) and event.step == whole.record.steps + 5:
+            break
+    happening.close()
+    stopped = Run.load(folder)
+    assert (stopped.record.state, stopped.record.weights) == ("stopped", whole.record.weights)
+    assert stopped.record.calibration == whole.record.calibration is not None  # still that of the weights
+    assert (folder / "model.safetensors").read_bytes() == weights  # until there are new ones
+    run = train(longer, out=folder, resume=True)
+    assert_same(run, in_one_go)
+    assert run.recipe == in_one_go.recipe
+    assert [stretch.steps for stretch in run.record.stretches or ()] == [whole.record.steps]
+    before = Run.load(folder / "stretch-1")
+    assert (before.record, before.recipe, before.metrics) == (whole.record, whole.recipe, whole.metrics)
+    assert before.weights().preprocess == whole.weights().preprocess
+    assert run.recipe.train.epochs == 5
+    # What was measured elsewhere is of the weights that it was measured with.
+    assert (before.folder / "evaluations" / "others").is_dir() and not (folder / "evaluations").exists()
+
+
+def test_a_stretch_has_a_schedule_of_its_own(tmp_path: Path) -> None:
+    run = train(quick_digits().changed({"train.warmup": 0.25}), out=tmp_path / "run")
+    rates = [line["learning_rate"] for line in run.metrics if line["event"] == "step"]
+    run = train(run.recipe.changed({"train.epochs": 2 * run.recipe.train.epochs}), out=tmp_path / "run", resume=True)
+    assert [line["learning_rate"] for line in run.metrics if line["event"] == "step"] == rates * 2
+
+
+def test_a_finished_run_is_only_trained_longer(whole: Run) -> None:
+    for epochs in (1, 2):
+        with pytest.raises(RunError, match=r"has been trained for 48 steps in .* ask for more"):
+            train(everything().changed({"train.epochs": epochs}), out=whole.folder, resume=True)
+    with pytest.raises(RunError, match="train.ema was 0.9 and is 0.5"):
+        train(everything().changed({"train.epochs": 5, "train.ema": 0.5}), out=whole.folder, resume=True)
+    with pytest.raises(RecipeError, match="each should come after the one before"):
+        everything().changed({"train.restarts": [5, 5]})
+
+
+def test_a_kill_before_the_stretch_is_noted_leaves_a_run_that_goes_on(whole: Run, tmp_path: Path) -> None:
+    folder = shutil.copytree(whole.folder, tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
+    Run(folder).begin_stretch(everything().changed({"train.epochs": 4, "train.restarts": [whole.record.steps]}))
+    run = train(out=folder, resume=True)
+    assert (run.record.steps, run.recipe.train.epochs) == (whole.record.steps // 3 * 4, 4)
+    assert Run.load(folder / "stretch-1").recipe == everything()

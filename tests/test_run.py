@@ -89,6 +89,17 @@ def test_a_cut_file_is_refused(file: Path) -> None:
         write_weights(file, weights())
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_numbers_that_are_not_finite_are_refused_by_name(file: Path, number: str) -> None:
+    """They would be loaded, and every answer would be NaN."""
+    made = weights()
+    bias = made.model.state_dict()["blocks.1.mlp.fc1.bias"]
+    bias[7] = float(number)
+    write_weights(file, made)
+    with pytest.raises(WeightsError, match=r"blocks\.1\.mlp\.fc1\.bias holds numbers that are not finite"):
+        read_weights(file)
+
+
 def test_a_header_that_claims_huge_shapes_is_refused_without_filling_the_memory(file: Path) -> None:
     header, data = header_of(file)
     header["head.weight"] = {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 4 * 10**12]}

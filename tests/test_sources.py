@@ -28,6 +28,7 @@ from vitral.data.config import Data
 from vitral.data.pack import Pack, pack
 from vitral.data.sources import Index, open_source
 from vitral.data.sources.splits import complete_splits
+from vitral.errors import printable
 from vitral.recipes import digits
 
 SMALL = Preprocess(image_size=(4, 4), channels=3, mean=(0.0,) * 3, std=(1.0,) * 3)
@@ -313,7 +314,7 @@ def test_what_is_no_folder_is_refused_in_a_sentence(tmp_path: Path) -> None:
         "or an archive (.zip, .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz, .txz)."
     )
     for missing in (tmp_path / "cats", Path(f"/{'long' * 100}"), Path("/\0")):
-        assert refusal(RecipeError, missing) == f"There is no folder or file {missing}."
+        assert refusal(RecipeError, missing) == f"There is no folder or file {printable(str(missing))}."
     assert refusal(RecipeError, Path("dgits")) == ("There is no folder, file or named set dgits. Did you mean digits?")
 
 

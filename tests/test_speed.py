@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from conftest import quick_digits
-from vitral import RecipeError, train
+from vitral import RecipeError, Started, Step, events, train
 from vitral.training import speed
 from vitral.training.budget import Pace
 from vitral.training.config import Rising, Train
@@ -145,3 +145,38 @@ def test_a_compiled_training_learns_the_same(tmp_path: Path) -> None:
     losses = [[line["loss"] for line in run.metrics if line["event"] == "step"] for run in runs.values()]
     # Sums are rounded in another order, by each processor in its own, and every step adds to that.
     assert len(losses[0]) > 10 and losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(("alone", "is_busy", "chosen"), [(0.2, True, 1), (0.95, True, 2), (0.2, False, 2)])
+def test_one_thread_is_taken_where_others_use_the_machine_and_it_is_faster(
+    alone: float, is_busy: bool, chosen: int
+) -> None:
+    def measure(plan: Plan, most: float) -> Pace:
+        seconds = alone if torch.get_num_threads() == 1 else 1.0
+        return Pace(plan.learner, seconds, seconds)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        made = prepared(quick_digits())
+        choices, pace = find_fastest(Train(budget="1m"), made, measure, emulated, lambda: is_busy)
+        assert choices.threads == chosen and pace.mean == pytest.approx(alone if chosen == 1 else 1.0)
+        assert torch.get_num_threads() == 2  # until the first step
+        assert find_fastest(Train(), made, measure, emulated, lambda: True)[0].threads == 2  # without a budget
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        happening = events(quick_digits(), out=tmp_path / "run")
+        next(event for event in happening if isinstance(event, Step))
+        happening.close()
+        torch.set_num_threads(2)
+        steps = [event for event in events(out=tmp_path / "run", resume=True) if isinstance(event, Started | Step)]
+        assert isinstance(steps[0], Started) and steps[0].choices.threads == 1 and not steps[0].notes
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

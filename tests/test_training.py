@@ -13,7 +13,7 @@ from vitral import (
     Classifier,
     Epoch,
     Finished,
-    Packing,
+    Progress,
     RecipeError,
     Run,
     RunError,
@@ -34,7 +34,7 @@ from vitral.training.schedules import learning_rate_share
 
 def test_events_tell_the_whole_story_in_order(tmp_path: Path) -> None:
     told = list(events(quick_digits(), out=tmp_path / "run"))
-    while isinstance(told[0], Packing):
+    while isinstance(told[0], Progress):
         told.pop(0)
     assert isinstance(told[0], Started) and isinstance(told[-1], Finished)
     steps = [event for event in told if isinstance(event, Step)]

@@ -23,7 +23,7 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path) -> None:
     (sdist,) = (tmp_path / "dist").glob("*.tar.gz")
     inside = set(zipfile.ZipFile(wheel).namelist())
     modules = {str(p.relative_to(ROOT / "src")) for p in (ROOT / "src" / "vitral").rglob("*.py")}
-    assert modules | {"vitral/py.typed"} <= inside
+    assert modules | {"vitral/py.typed", "vitral/weights/timm_architectures.json"} <= inside
     assert not [name for name in inside if name.startswith("tests")]
     with tarfile.open(sdist) as archive:
         assert any(name.endswith("/src/vitral/model/vit.py") for name in archive.getnames())

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from vitral.model.config import ViTConfig
     from vitral.model.patches import patchify, unpatchify
     from vitral.model.vit import ViT
+    from vitral.progress import Progress
     from vitral.recipe import Recipe
     from vitral.run import Run
-    from vitral.training.loop import Finished, Packing, Saved, Started, Step, events, train
+    from vitral.training.loop import Finished, Saved, Scored, Started, Step, events, train
     from vitral.training.session import Epoch
     from vitral.version import __version__
+    from vitral.weights.own import Weights, write_weights
     from vitral.weights.pretrained import Pretrained, load_pretrained
 
 _HOMES = {
@@ -30,20 +32,23 @@ _HOMES = {
     "Epoch": "vitral.training.session",
     "Evaluation": "vitral.evaluation.evaluate",
     "Finished": "vitral.training.loop",
-    "Packing": "vitral.training.loop",
+    "Packing": "vitral.training.loop",  # the old name of Progress
     "Prediction": "vitral.classifier",
     "Preprocess": "vitral.data.preprocess",
     "Pretrained": "vitral.weights.pretrained",
+    "Progress": "vitral.progress",
     "Recipe": "vitral.recipe",
     "RecipeError": "vitral.errors",
     "Run": "vitral.run",
     "RunError": "vitral.errors",
     "Saved": "vitral.training.loop",
+    "Scored": "vitral.training.loop",
     "Started": "vitral.training.loop",
     "Step": "vitral.training.loop",
     "ViT": "vitral.model.vit",
     "ViTConfig": "vitral.model.config",
     "VitralError": "vitral.errors",
+    "Weights": "vitral.weights.own",
     "WeightsError": "vitral.errors",
     "__version__": "vitral.version",
     "attention_maps": "vitral.look.maps",
@@ -55,6 +60,7 @@ _HOMES = {
     "probe": "vitral.evaluation.probe",
     "train": "vitral.training.loop",
     "unpatchify": "vitral.model.patches",
+    "write_weights": "vitral.weights.own",
 }
 
 __all__ = [
@@ -63,20 +69,22 @@ __all__ = [
     "Epoch",
     "Evaluation",
     "Finished",
-    "Packing",
     "Prediction",
     "Preprocess",
     "Pretrained",
+    "Progress",
     "Recipe",
     "RecipeError",
     "Run",
     "RunError",
     "Saved",
+    "Scored",
     "Started",
     "Step",
     "ViT",
     "ViTConfig",
     "VitralError",
+    "Weights",
     "WeightsError",
     "__version__",
     "attention_maps",
@@ -88,6 +96,7 @@ __all__ = [
     "probe",
     "train",
     "unpatchify",
+    "write_weights",
 ]
 
 

@@ -13,9 +13,8 @@ from torch import Tensor
 from vitral.data.decode import Picture
 from vitral.errors import DataError, WeightsError
 from vitral.files import as_csv, write_whole
-from vitral.inference import Inference, load_calibrated
+from vitral.inference import Inference, Source, load_calibrated, name_of_source
 from vitral.plugin import Code
-from vitral.run import Run
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights
 
@@ -82,14 +81,16 @@ class Classifier:
         self.notes = self.inference.notes
 
     @classmethod
-    def load(cls, source: str | Path | Run, code: Code = ()) -> "Classifier":
-        """From a run, its folder, a `model.safetensors` by itself, or anybody's weights (see `load_pretrained`).
+    def load(cls, source: Source, code: Code = ()) -> "Classifier":
+        """From a run, its folder, a `model.safetensors` by itself, anybody's weights (see `load_pretrained`), or what
+        is in memory: Weights, or a module of timm or transformers.
 
         A model that is in a file of Python (`model.kind=mine.py:Mixer`) is loaded only if that file is in `code`."""
         weights, calibration = load_calibrated(source, code)
-        weights.check_head(str(source.folder if isinstance(source, Run) else source))
+        name = str(source) if isinstance(source, str | Path) else name_of_source(source)
+        weights.check_head(name)
         if not weights.class_names:
-            raise WeightsError(f"{source} has no classes, so there is nothing to answer with. Train it: it gets some.")
+            raise WeightsError(f"{name} has no classes, so there is nothing to answer with. Train it: it gets some.")
         return cls(weights, calibration)
 
     @overload

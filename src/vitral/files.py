@@ -1,8 +1,9 @@
-"""Files that are there whole or not at all; tables as CSV; and Python files of the user's, which are run."""
+"""Files that are there whole or not at all; tables as CSV and JSON; and Python files of the user's, which are run."""
 
 import csv
 import hashlib
 import io
+import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,8 +12,9 @@ from traceback import extract_tb, walk_tb
 from types import FrameType, ModuleType
 from typing import Any
 
-from vitral.errors import RecipeError
+from vitral.errors import RecipeError, VitralError
 
+MOST_JSON = 16 * 2**20  # characters that describe a model: the names of 20,000 classes are one million
 OWN = "_vitral"  # the name of the module that a file of the user's own thinks it is
 
 
@@ -47,6 +49,35 @@ def as_csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     bare = any("\r" in str(cell) for line in lines for cell in line)  # Python 3.11 would not put it into quotes
     csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL if bare else csv.QUOTE_MINIMAL).writerows(lines)
     return text.getvalue()
+
+
+def path_of(source: Any, error: type[VitralError]) -> Path:
+    """The path that a caller names, whether something is there or not; `error` where no system has such a path."""
+    try:
+        path = Path(source)
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass
+    except (TypeError, ValueError, OSError) as problem:  # None; surrogates or a NUL in it; too long
+        raise error(f"{source!r} is not a path ({getattr(problem, 'strerror', None) or problem}).") from None
+    return path
+
+
+def parse_table(text: str) -> dict[str, Any]:
+    """A table in JSON from somebody else's file, or a ValueError: too much of it is not even tried.
+
+    >>> parse_table('{"heads": 3}')
+    {'heads': 3}
+    """
+    if len(text) > MOST_JSON:
+        raise ValueError(f"it has more than {MOST_JSON:,} characters")
+    try:
+        values = json.loads(text)
+    except RecursionError:
+        raise ValueError("tables lie too deep in each other") from None
+    if not isinstance(values, dict):
+        raise ValueError("it is not a table")
+    return values
 
 
 def sha256_of(path: Path) -> str:

@@ -4,25 +4,33 @@ Classifier, look, evaluation and training stand on it.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from vitral.data.batches import in_order
 from vitral.data.pack import Pack
 from vitral.data.preprocess import Preprocess
+from vitral.errors import WeightsError
+from vitral.files import path_of
 from vitral.model.interface import Model
 from vitral.plugin import Code
-from vitral.run import Run
+from vitral.progress import Progress, Tell, silent
+from vitral.run import Run, name_of
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights
-from vitral.weights.pretrained import Pretrained, load_pretrained
+from vitral.weights.pretrained import load_pretrained
+
+Source = str | Path | Run | Weights | nn.Module  # a run, weights of any library, or a model in memory
+
+ASKING = "asking about pictures"
 
 
 @dataclass(frozen=True)
@@ -55,20 +63,28 @@ def outputs_of(model: Model, images: Tensor, keep: Tensor | None = None) -> Outp
 
 
 def outputs_of_pack(
-    model: Model, pack: Pack, numbers: NDArray[np.int64], preprocess: Preprocess, mirrored: bool = False
+    model: Model,
+    pack: Pack,
+    numbers: NDArray[np.int64],
+    preprocess: Preprocess,
+    mirrored: bool = False,
+    tell: Tell = silent,
 ) -> Outputs:
     """The outputs for the pictures of these numbers; `mirrored`: the mean of probabilities with their mirror images.
 
     The model is left in evaluation mode.
     """
     model.eval()
-    parts = []
+    parts, done = [], 0
+    tell(Progress(done, len(numbers), ASKING))
     for batch in in_order(pack, numbers, preprocess):
         one = outputs_of(model, batch.images)
         if mirrored:
             both = torch.stack([one.logits, outputs_of(model, batch.images.flip(3)).logits])
             one = Outputs(both.softmax(dim=2).mean(dim=0).log(), one.features)
         parts.append(one)
+        done += len(one.logits)
+        tell(Progress(done, len(numbers), ASKING))
     return joined(parts)
 
 
@@ -86,11 +102,12 @@ class Inference:
         self.preprocess = weights.preprocess
         self.class_names = weights.class_names
         self.calibration = calibration
-        self.notes = weights.notes if isinstance(weights, Pretrained) else ()  # what to know before believing it
+        self.notes = weights.notes  # what to know before believing it
 
     @classmethod
-    def load(cls, source: str | Path | Run, code: Code = ()) -> "Inference":
-        """From a run, or weights of any library. `code`: files of Python that may be run, where the model is in one."""
+    def load(cls, source: Source, code: Code = ()) -> "Inference":
+        """From a run, weights of any library, or a model in memory. `code`: files of Python that may be run, where the
+        model is in one."""
         return cls(*load_calibrated(source, code))
 
     def outputs(self, images: Tensor, keep: Tensor | None = None) -> Outputs:
@@ -99,6 +116,8 @@ class Inference:
 
     def probabilities(self, outputs: Outputs) -> Tensor:  # → (n, classes)
         """Softmax at the calibrated temperature; without a calibration, at 1."""
+        if not outputs.logits.isfinite().all():
+            raise WeightsError("The model answers with numbers that are not finite: its weights are damaged.")
         return self.calibration.probabilities(outputs.logits) if self.calibration else outputs.logits.softmax(dim=1)
 
     def distances(self, outputs: Outputs) -> Tensor | None:  # → (n,)
@@ -106,11 +125,35 @@ class Inference:
         return self.calibration.distances(outputs.features) if self.calibration else None
 
 
-def load_calibrated(source: str | Path | Run, code: Code = ()) -> tuple[Weights, Calibration | None]:
-    """The weights of a run or of any library, and the calibration beside them, where there is one."""
-    if isinstance(source, Run) or Run.is_run(source):
-        run = source if isinstance(source, Run) else Run.load(source)
+def load_calibrated(source: Source, code: Code = ()) -> tuple[Weights, Calibration | None]:
+    """The weights of a run, of any library or of a model in memory, and the calibration beside them, where there is
+    one. What is in memory stays as it is, in its mode and on its device: the weights are a copy."""
+    if (run := run_of(source)) is not None:
         weights = run.weights(code)
-        return weights, Calibration.load(run.folder, weights.model)
+        return weights, run.calibration(weights.model)
+    if isinstance(source, Model):
+        raise WeightsError(
+            f"A {type(source).__name__} by itself does not know how pictures are prepared, nor what its classes are "
+            "called: give Weights(model, preprocess, class_names)."
+        )
+    if isinstance(source, Weights):
+        return replace(source, model=deepcopy(source.model).cpu().float().eval()), None
+    assert not isinstance(source, Run)
     pretrained = load_pretrained(source, code=code)
     return pretrained, Calibration.load(pretrained.folder, pretrained.model) if pretrained.folder else None
+
+
+def run_of(source: Source) -> Run | None:
+    """The run that this is; None: it is weights, or in memory."""
+    if isinstance(source, Run):
+        return source
+    return Run.load(source) if isinstance(source, str | Path) and Run.is_run(path_of(source, WeightsError)) else None
+
+
+def name_of_source(source: Source) -> str:
+    """A word for it: of a model in memory, its class."""
+    if isinstance(source, Run):
+        return source.folder.resolve().name
+    if isinstance(source, Weights | nn.Module):
+        return type(source.model if isinstance(source, Weights) else source).__name__
+    return name_of(source)

@@ -4,8 +4,9 @@ A recipe in Python takes its settings from here: `from vitral.recipe import Reci
 Muon`.
 """
 
+import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ from pydantic import model_validator
 
 from vitral.data.config import AsItIs, Augment, Data, Policy, RandAugment, Resize, Scale
 from vitral.errors import RecipeError
+from vitral.files import path_of
 from vitral.model.config import (
     AnyModelConfig,
     Attend,
@@ -121,18 +123,41 @@ class Recipe(Settings):
         return tuple(name for name in names if is_plugin(name))
 
     def changed(self, settings: Mapping[str, Any]) -> "Recipe":
-        """The same with some settings changed, by their dotted names. Who asks for epochs does not want the budget."""
-        values = self.write()
+        """The same with some settings changed, by their dotted names. Who asks for epochs does not want the budget.
+
+        A part that is named by the kind it has keeps its settings; another kind starts from its defaults.
+        """
+        values, parts = self.write(), _parts(self)
         if "train.epochs" in settings:
             settings = {"train.budget": "none", **settings}
-        kind = settings.get("model.kind", values["model"]["kind"])
-        if kind != values["model"]["kind"]:  # another kind has other settings
-            shared = ("image_size", "channels", "classes")
-            values["model"] = {name: values["model"][name] for name in shared if name in values["model"]}
-            settings = {"model.kind": kind, **settings}
-        for name, value in settings.items():
-            _set(values, name, value)
+        settings = {_without_kind(name, value, parts): value for name, value in settings.items()}
+        for name in sorted(settings, key=lambda name: name.removesuffix(".kind").count(".")):  # a kind comes first
+            _set(values, name, settings[name])
         return Recipe.read(values)
+
+    def dropped(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """A sentence on each part that loses settings in `changed(settings)`, because another kind has others.
+
+        >>> Recipe(train=Train(optimizer=Muon(momentum=0.9))).dropped({"train.optimizer": "adamw"})
+        ('train.optimizer is adamw now, and what was set for muon is dropped: momentum=0.9.',)
+        """
+        after, sentences = _parts(self.changed(settings)), []
+        elsewhere = {*_dotted(settings), *after}  # what was typed, and parts that are told themselves
+        for name, part in _parts(self).items():
+            now = after.get(name, part)  # a part of a model that is gone is told with the model
+            fresh = type(part).model_construct(kind=part.kind)  # with every default
+            lost = [
+                f"{key}={json.dumps(value, default=lambda inner: inner.write())}"
+                for key, value in part
+                if value not in (getattr(fresh, key, None), getattr(now, key, None))
+                and key != "kind"
+                and f"{name}.{key}" not in elsewhere
+            ]
+            if lost:
+                sentences.append(
+                    f"{name} is {now.kind} now, and what was set for {part.kind} is dropped: {', '.join(lost)}."
+                )
+        return tuple(sentences)
 
     def to_toml(self) -> str:
         """As recipe.toml has it: complete, with a comment on each setting."""
@@ -142,16 +167,23 @@ class Recipe(Settings):
         document.add(tomlkit.comment("A recipe: what is trained, on what, and how. Train it: vitral train THIS.toml"))
         document.add("format", tomlkit.item(FORMAT))
         _fill(document, self)
-        return tomlkit.dumps(document)
+        # What no one sees is spelt out as TOML has it; but for bytes that are no text, which it has no letters for.
+        return "".join(
+            sign if sign.isprintable() or sign == "\n" or "\ud800" <= sign <= "\udfff" else f"\\U{ord(sign):08x}"
+            for sign in tomlkit.dumps(document)
+        )
 
     @classmethod
     def from_toml(cls, text: str, name: str = "The recipe") -> Self:
         """Read a recipe from TOML, such as `to_toml` writes. `name` is what an error calls it."""
         try:
             values = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # TOMLDecodeError, or a whole number of thousands of digits
             raise RecipeError(f"{name} is not TOML: {error}.") from None
+        is_stored = "format" in values
         check_format(values.pop("format", FORMAT), name)
+        if is_stored and isinstance(data := values.setdefault("data", {}), dict):
+            data.setdefault("resize", "crop")  # what it was in format 1 before `stretch`, to a file that does not say
         try:
             return cls.read(values)
         except RecipeError as error:
@@ -161,7 +193,7 @@ class Recipe(Settings):
     def from_file(cls, path: str | Path) -> Self:
         """Read a recipe from a TOML file."""
         try:
-            return cls.from_toml(Path(path).read_text(encoding="utf-8"), str(path))
+            return cls.from_toml(path_of(path, RecipeError).read_text(encoding="utf-8"), str(path))
         except (OSError, UnicodeDecodeError) as error:
             raise RecipeError(f"{path} cannot be read as a recipe ({error}).") from None
 
@@ -177,8 +209,37 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise RecipeError(f"{text} is not a setting: write name=value, such as train.epochs=5.")
     try:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return name.strip(), value
+
+
+def _parts(settings: Settings, prefix: str = "") -> dict[str, Any]:
+    """All that has a kind and settings of its own, by dotted names: the model, and each part."""
+    parts = {}
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, Part | ModelConfig):
+            parts[prefix + name] = value
+        if isinstance(value, Settings):
+            parts |= _parts(value, f"{prefix}{name}.")
+    return parts
+
+
+def _without_kind(name: str, value: Any, parts: Mapping[str, Any]) -> str:
+    """`train.optimizer.kind=muon` means `train.optimizer=muon`. The model is a table, and has no such word."""
+    part = name.removesuffix(".kind")
+    return part if isinstance(parts.get(part), Part) and isinstance(value, str) else name
+
+
+def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted names of all that is set, tables within tables too."""
+    for name, value in settings.items():
+        yield prefix + name
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{name}.")
+
+
+SHARED = ("image_size", "channels", "classes")  # settings that every kind of model has
 
 
 def _set(values: dict[str, Any], name: str, value: Any) -> None:
@@ -193,6 +254,12 @@ def _set(values: dict[str, Any], name: str, value: Any) -> None:
         table = table[word]
     if name not in known and not is_plugin(str(table.get("kind", ""))):  # only its own file knows its settings
         raise RecipeError(unknown(name, known))
+    before = table.get(last)
+    if isinstance(before, dict) and path and before.get("kind") == value:
+        return  # the same kind keeps its settings
+    if name == "model.kind" and value != before:
+        for other in table.keys() - SHARED:
+            del table[other]
     table[last] = value
 
 

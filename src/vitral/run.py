@@ -6,6 +6,7 @@ The run folder is the contract between those who make weights and those who use 
 import csv
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from vitral.errors import RunError, WeightsError
-from vitral.files import as_csv, sha256_of, write_whole
+from vitral.files import as_csv, path_of, sha256_of, write_whole
 from vitral.plugin import Code, Plugin, is_plugin, load_stored_plugins
 from vitral.recipe import Recipe
 from vitral.settings import FORMAT, check_format
@@ -23,12 +24,14 @@ from vitral.settings import FORMAT, check_format
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
+    from vitral.model.interface import Model
     from vitral.weights.calibration import Calibration
     from vitral.weights.own import Weights
 
 RECIPE, RECORD, WEIGHTS, METRICS = "recipe.toml", "run.json", "model.safetensors", "metrics.jsonl"
+EVALUATIONS = "evaluations"  # of the weights on other pictures
 SPLIT, LEFT_OUT, EVALUATION, CHECKPOINTS, LOCK = "split.csv", "left-out.csv", "evaluation.json", "checkpoints", ".lock"
-BASELINE, CHECKED = "baseline.json", "check.json"
+BASELINE, CHECKED, REPORT = "baseline.json", "check.json", "report.html"
 
 
 class StoredTable(BaseModel):
@@ -88,6 +91,14 @@ class WeightsIdentity(StoredTable):
     parameters: int
 
 
+class Stretch(StoredTable):
+    """A training that came to its end before the run was trained longer."""
+
+    steps: int  # all, up to its end
+    seconds: float
+    weights: WeightsIdentity | None = None
+
+
 class Record(StoredTable):
     """`run.json`: what happened."""
 
@@ -105,7 +116,9 @@ class Record(StoredTable):
     planned: int = 0
     corrected_at: int = 0
     steps: int = 0
+    stretches: tuple[Stretch, ...] | None = None  # earlier ones, where it was trained longer
     weights: WeightsIdentity | None = None
+    calibration: str | None = None  # the sha256 of its file, where there is one
 
 
 class Baseline(StoredTable):
@@ -130,7 +143,7 @@ class Run:
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
         """Find a run; its files are read when they are used."""
-        run = cls(Path(folder))
+        run = cls(path_of(folder, RunError))
         if not run.folder.exists():
             in_runs = Path("runs") / folder
             hint = f"Did you mean {in_runs}?" if cls.is_run(in_runs) else "`vitral ls` lists the runs that are here."
@@ -192,6 +205,33 @@ class Run:
             if unreadable := list(left_out):
                 write_whole(self.folder / LEFT_OUT, as_csv(("sample", "label", "split", "reason"), unreadable))
         self.write_record(record)  # last: from here on it is a run
+
+    def begin_stretch(self, recipe: Recipe) -> Path:
+        """Put the files of a finished run aside, where they are a run by themselves, and write the recipe that goes on
+        from it; returns the folder. A kill before the record is written leaves a run that can be asked again."""
+        aside = self.folder / f"stretch-{len(recipe.train.restarts)}"
+        with self.writing():
+            if not aside.exists():  # else a kill came before the record
+                part = aside.with_suffix(".part")
+                shutil.rmtree(part, ignore_errors=True)
+                part.mkdir()
+                for path in self.folder.iterdir():
+                    if path.is_file() and path.name != LOCK:
+                        shutil.copy2(path, part)
+                if (self.folder / EVALUATIONS).is_dir():
+                    shutil.copytree(self.folder / EVALUATIONS, part / EVALUATIONS)
+                part.rename(aside)
+            write_whole(self.folder / RECIPE, recipe.to_toml())
+        return aside
+
+    def clear_results(self) -> None:
+        """Remove what was measured of weights that are replaced next."""
+        from vitral.weights.calibration import CALIBRATION  # brings torch, which listing runs does without
+
+        with self.writing():
+            for name in (CALIBRATION, EVALUATION, REPORT):
+                (self.folder / name).unlink(missing_ok=True)
+            shutil.rmtree(self.folder / EVALUATIONS, ignore_errors=True)
 
     @property
     def recipe(self) -> Recipe:
@@ -266,9 +306,22 @@ class Run:
             raise WeightsError(f"{path} was altered or cut: it is not the file that {RECORD} tells of.")
         return read_weights(path, code)
 
-    def write_calibration(self, calibration: "Calibration") -> None:
+    def calibration(self, model: "Model") -> "Calibration | None":
+        """The calibration of these weights, checked against run.json; None where there is none."""
+        from vitral.weights.calibration import CALIBRATION, Calibration
+
+        path, sha256 = self.folder / CALIBRATION, self.record.calibration
+        if sha256 and path.is_file() and sha256_of(path) != sha256:
+            raise WeightsError(
+                f"{path} was altered or cut: it is not the file that {RECORD} tells of. Delete it, or train again."
+            )
+        return Calibration.load(self.folder, model)
+
+    def finish(self, calibration: "Calibration | None") -> None:
+        """The calibration, then the record with its sha256, by which the run is finished."""
         with self.writing():
-            calibration.write(self.folder)
+            sha256 = sha256_of(calibration.write(self.folder)) if calibration else None
+        self.write_record(self.record.model_copy(update={"state": "finished", "calibration": sha256}))
 
     def write_record(self, record: Record) -> None:
         values = record.model_dump(mode="json", exclude_none=True)
@@ -284,7 +337,7 @@ class Run:
             write_weights(path, weights)
             parameters = sum(parameter.numel() for parameter in weights.model.parameters())
             identity = WeightsIdentity(sha256=sha256_of(path), parameters=parameters)
-        self.write_record(record.model_copy(update={"weights": identity}))
+        self.write_record(record.model_copy(update={"weights": identity, "calibration": None}))
 
     def append_metrics(self, lines: Iterable[Mapping[str, Any]]) -> int:
         """Append to metrics.jsonl, and return how many bytes it has then."""

@@ -14,6 +14,8 @@ from pydantic_core import ErrorDetails
 from vitral.errors import RecipeError, VitralError
 
 FORMAT = 1  # of everything stored; see docs/schema.md
+LONGEST = 200  # characters of a name or value in a sentence
+MOST_DETAILS = 20  # of what is wrong with settings: a file may have a million that do not exist
 
 
 class Settings(BaseModel):
@@ -96,11 +98,63 @@ def _tables(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _tables(part)
 
 
+# What a setting is called elsewhere (timm, transformers, Lightning, Keras), by the last word of its name.
+ELSEWHERE = {
+    word: ours
+    for ours, words in {
+        "data.source": "dataset data_dir data_path data_root train_dir",
+        "data.validation": "val_split validation_split val_size valid_pct",
+        "data.augment.erase": "reprob random_erasing",
+        "data.augment.flip": "hflip horizontal_flip",
+        "data.augment.policy": "aa auto_augment autoaugment randaugment",
+        "init.weights": "pretrained checkpoint",
+        "model.channels": "in_chans in_channels num_channels",
+        "model.classes": "num_classes n_classes num_labels",
+        "model.depth": "layers num_layers n_layer num_hidden_layers",
+        "model.heads": "num_heads n_head num_attention_heads",
+        "model.image_size": "img_size input_size resolution imgsz",
+        "model.mlp.ratio": "mlp_ratio",
+        "model.patch_size": "patch",
+        "model.pool": "global_pool pooling",
+        "model.positions": "pos_embed pos_embedding position_embedding",
+        "model.tokens.registers": "reg_tokens num_registers num_register_tokens",
+        "model.width": "dim embed_dim hidden_size hidden_dim d_model n_embd",
+        "train.accumulate": "grad_accum_steps gradient_accumulation_steps accumulate_grad_batches",
+        "train.batch_size": "batch bs batchsize train_batch_size per_device_train_batch_size",
+        "train.budget": "time max_time steps max_steps iterations",
+        "train.clip": "clip_grad grad_clip max_grad_norm gradient_clip_val",
+        "train.ema": "ema_decay model_ema model_ema_decay",
+        "train.epochs": "epoch n_epochs num_epochs num_train_epochs max_epochs",
+        "train.label_smoothing": "smoothing label_smoothing_factor",
+        "train.objective": "loss criterion loss_fn",
+        "train.optimizer": "opt optim",
+        "train.optimizer.learning_rate": "lr base_lr max_lr",
+        "train.optimizer.weight_decay": "wd",
+        "train.patience": "early_stopping early_stopping_patience",
+        "train.precision": "amp fp16 bf16 mixed_precision dtype",
+        "train.regularise.attention_dropout": "attn_drop attn_drop_rate attention_probs_dropout_prob",
+        "train.regularise.dropout": "drop drop_rate hidden_dropout_prob",
+        "train.regularise.stochastic_depth": "drop_path drop_path_rate",
+        "train.schedule": "sched scheduler lr_scheduler lr_scheduler_type",
+        "train.warmup": "warmup_epochs warmup_steps warmup_ratio",
+    }.items()
+    for word in words.split()
+}
+
+
 def unknown(name: str, known: list[str], what: str = "setting") -> str:
-    """The sentence for a name that does not exist, with the nearest one that does."""
-    lower = {one.lower(): one for one in known}
-    near = [lower[one] for one in get_close_matches(name.lower(), lower, n=1)]
-    near = near or [one for one in known if one.endswith("." + name)][:1]
+    """The sentence for a name that does not exist, with the one that is meant: of the same last word, of another
+    library's word for it, or the nearest.
+
+    >>> unknown("train.lr", ["train.clip", "train.optimizer.learning_rate"])
+    'There is no setting train.lr. Did you mean train.optimizer.learning_rate?'
+    """
+    lower, last = {one.lower(): one for one in known}, name.rpartition(".")[2].lower()
+    near = [lower[one] for one in get_close_matches(name[:LONGEST].lower(), lower, n=1)]
+    if what == "setting":
+        same = [one for key, one in lower.items() if key.endswith("." + last)]
+        meant = same if len(same) == 1 else [one for one in (ELSEWHERE.get(last),) if one in known]
+        near = meant or near or same[:1]
     hint = f"Did you mean {near[0]}?" if near else f"Known are: {', '.join(known)}."
     return f"There is no {what} {name}. {hint}"
 
@@ -110,7 +164,7 @@ def explain(error: ValidationError, settings: type[BaseModel], prefix: str = "")
     known = list(names(settings, prefix))
     sentences: list[str] = []
     wants: dict[tuple[str, str], list[str]] = {}  # (name, value) → what it may be: a union gives several
-    for detail in error.errors(include_url=False):
+    for detail in error.errors(include_url=False)[:MOST_DETAILS]:
         name = _name(detail, known, prefix)
         match detail["type"]:
             case "extra_forbidden" if name in known:  # of another kind of the same part
@@ -123,10 +177,15 @@ def explain(error: ValidationError, settings: type[BaseModel], prefix: str = "")
                 sentences.append(str(detail["ctx"]["error"]))
             case _:
                 value = detail["input"]["kind"] if detail["type"] == "union_tag_invalid" else detail["input"]
-                wants.setdefault((name, json.dumps(value, default=str)), []).append(_expectation(detail))
+                wants.setdefault((name, _quote(value)), []).append(_expectation(detail))
     for (name, value), expectations in wants.items():
         sentences.append(f"{name} is {value}, and should be {' or '.join(dict.fromkeys(expectations))}.")
     return " ".join(sentences)
+
+
+def _quote(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def _name(detail: ErrorDetails, known: list[str], prefix: str) -> str:

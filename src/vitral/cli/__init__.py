@@ -3,11 +3,13 @@
 import os
 import sys
 import time
+import warnings
 from importlib import import_module
+from io import StringIO, TextIOWrapper
 
 import click
 
-from vitral.cli.interrupt import ctrl_c
+from vitral.cli.interrupt import STOPPED, ctrl_c, end
 
 STARTED_AT = time.perf_counter()  # when the command was called: a budget counts from here
 
@@ -85,22 +87,35 @@ def main(args: list[str] | None = None) -> None:
     try:
         try:
             ctrl_c.watch()
+            _write_any_sign()
             _run(args)
             ctrl_c.raise_lost()
         finally:
             ctrl_c.leave()
     except BaseException as error:
-        sys.exit(_print_error(error))
+        code = _print_error(error)
+        if code == STOPPED and args is None:
+            end()
+        sys.exit(code)
     finally:
         if args is not None:  # else the process ends now
             ctrl_c.restore()
+
+
+def _write_any_sign() -> None:
+    """A sign that the terminal's encoding has not is spelt out: LANG=C ends no command in the middle of a line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run(args: list[str] | None) -> None:
     if "_VITRAL_COMPLETE" in os.environ:
         from vitral.cli import completion  # noqa: F401 (it registers itself with click)
 
-    vitral(args, prog_name="vitral", standalone_mode=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\.")  # of a damaged picture we say what is wrong ourselves
+        vitral(args, prog_name="vitral", standalone_mode=False)
     if sys.stdout is not None:
         sys.stdout.flush()  # here, where a closed pipe or a full disk is still an error of ours
 
@@ -109,15 +124,17 @@ def _print_error(error: BaseException) -> int:
     """Print an error as a sentence, and return the exit code. What is a bug is raised."""
     if ctrl_c.raised or isinstance(error, click.Abort | KeyboardInterrupt):
         click.echo("Stopped.", err=True)
-        return 130
+        return STOPPED
 
-    from vitral.errors import RecipeError, VitralError
+    from vitral.errors import RecipeError, VitralError, printable
 
     if isinstance(error, click.ClickException):
         if isinstance(error, click.NoSuchOption):
             hint = "Settings are written without dashes: name=value, such as train.epochs=5."
             error = click.UsageError(f"{error.format_message()} {hint}", error.ctx)
-        error.show()
+        text = StringIO()
+        error.show(text)
+        click.echo(printable(text.getvalue(), keep="\n"), err=True, nl=False)
         return error.exit_code
     if isinstance(error, VitralError):
         click.echo(f"Error: {error}", err=True)
@@ -126,6 +143,7 @@ def _print_error(error: BaseException) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # at exit either
         return 1  # as click does where it is the one who notices
     if isinstance(error, OSError):
-        click.echo(f"Error: {error.filename or 'A file'} could not be read or written ({error.strerror}).", err=True)
+        sentence = f"{error.filename or 'A file'} could not be read or written ({error.strerror})."
+        click.echo(f"Error: {printable(sentence)}", err=True)
         return 1
     raise error

@@ -3,14 +3,16 @@
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import ProgressBar, console, print_table, printable, settings_of, table
+from vitral.cli.terminal import ProgressBar, console, print_table, settings_of, table
+from vitral.errors import printable
+from vitral.progress import Progress
 
 if TYPE_CHECKING:
     from vitral.data.check import Report
@@ -54,7 +56,7 @@ def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: st
         click.echo(json.dumps(report.write()))
     else:
         _print_report(report, folder)
-    with _drawing(folder, quiet=as_json):
+    with _drawing(folder):
         _draw(report, folder, full_recipe if recipe else None)
     if not as_json:
         _print_sheets(folder)
@@ -76,12 +78,13 @@ def _clear(folder: Path) -> None:
 
 
 @contextmanager
-def _drawing(folder: Path, quiet: bool) -> Iterator[None]:
+def _drawing(folder: Path) -> Iterator[None]:
     """Show that sheets are drawn; a folder that cannot be written becomes a sentence."""
     from vitral.errors import RunError
 
     try:
-        with nullcontext() if quiet else console.status("Drawing …"):
+        with ProgressBar() as tell:
+            tell(Progress(0, 1, "drawing"))
             yield
     except OSError as error:
         raise RunError(f"{folder} cannot be written ({error.strerror}). Choose another place with --out.") from None

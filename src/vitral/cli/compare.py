@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import console, print_table, printable, table
+from vitral.cli.terminal import console, print_table, table
+from vitral.errors import printable
 
 if TYPE_CHECKING:
     from vitral.evaluation.compare import Comparison, Group

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import code_option, console, printable
+from vitral.cli.terminal import code_option, console
+from vitral.errors import printable
 
 
 @click.command()
@@ -14,9 +15,20 @@ from vitral.cli.terminal import code_option, console, printable
 @click.option("--to", type=click.Choice(["hf", "timm", "torchvision", "npz"]), help="Whose format to write.")
 @click.option("--out", type=click.Path(path_type=Path), help="The folder to write; else RUN/hf, or WEIGHTS-hf beside.")
 @click.option("--i-trust-this-file", "trusted", is_flag=True, help="Turn a pickle (.pth, .bin, …) into safetensors.")
+@click.option(
+    "--pictures",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    help="How many of the RUN's pictures to try in the other library.",
+)
 @code_option
-def command(source: str, to: str | None, out: Path | None, trusted: bool, code: tuple[Path, ...]) -> None:
+def command(
+    source: str, to: str | None, out: Path | None, trusted: bool, pictures: int, code: tuple[Path, ...]
+) -> None:
     """Write the weights of a RUN, or any WEIGHTS that Vitral reads, as another library has them.
+
+    Where that library is installed, it is asked about pictures of the RUN, and its answers are compared.
 
     \b
         vitral convert runs/digits --to hf
@@ -26,6 +38,7 @@ def command(source: str, to: str | None, out: Path | None, trusted: bool, code: 
 
     from vitral.deploy.convert import convert
     from vitral.deploy.pickles import convert_pickle
+    from vitral.deploy.trial import Trial
     from vitral.errors import WeightsError
     from vitral.weights.stored import PICKLES, refusal
 
@@ -44,7 +57,13 @@ def command(source: str, to: str | None, out: Path | None, trusted: bool, code: 
         console.print(printable(f"Written {path}: {count:,} tensors, from {where}."), soft_wrap=True)
         source = str(path)
     if to is not None:
-        folder = convert(source, to, out, code=code)
-        for note in json.loads((folder / "about.json").read_text(encoding="utf-8"))["notes"]:
+        folder = convert(source, to, out, code=code, pictures=pictures)
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+        trial = Trial(**about["trial"])
+        for note in about["notes"]:
             console.print(note, soft_wrap=True)
+        if trial.is_different:
+            click.echo(printable(f"Warning: {trial}"), err=True)
+        else:
+            console.print(printable(str(trial)), soft_wrap=True)
         console.print(printable(f"Written to {folder}, with a card: {folder}/README.md"), soft_wrap=True)

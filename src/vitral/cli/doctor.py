@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import shutil
-import sys
 import time
 from importlib.metadata import requires, version
 from typing import Any
@@ -45,7 +44,7 @@ def _machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),
         "free disk here": f"{shutil.disk_usage('.').free / 1e9:.1f} GB",
-        "terminal": "yes" if sys.stdout.isatty() else "no: plain lines",
+        "terminal": "yes" if console.is_terminal else "no: plain lines",
         "torch": version("torch"),
         "tested with torch": tested_torch(),
         **{name: version(name) for name in LIBRARIES},

@@ -1,4 +1,4 @@
-"""vitral evaluate RUN"""
+"""vitral evaluate RUN|WEIGHTS [DATA]"""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import ProgressBar, code_option, console, printable
+from vitral.cli.terminal import ProgressBar, code_option, console
+from vitral.errors import printable
 
 if TYPE_CHECKING:
     from vitral.data.folds import OutOfFold
@@ -20,7 +21,7 @@ SENTENCES = ("accuracy", "loss", "calibration_error")  # figures that have one o
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), shell_complete=completion.runs)
+@click.argument("run", metavar="RUN|WEIGHTS", type=click.Path(path_type=Path), shell_complete=completion.runs)
 @click.argument("data", required=False)
 @click.option("--suspects", is_flag=True, help="List the pictures whose label is doubtful: takes some short trainings.")
 @click.option("--mirrored", is_flag=True, help="Ask about each picture's mirror image too, and take the mean.")
@@ -30,16 +31,21 @@ def command(run: Path, data: str | None, suspects: bool, mirrored: bool, as_json
     """Measure RUN on its test pictures; write evaluation.json, a report and figures into its folder.
 
     With DATA (a folder, a table, an archive or a named set), on all pictures of that, whose classes are found by name;
-    what was found is written into RUN/evaluations/.
+    what was found is written into RUN/evaluations/. WEIGHTS that are in no run need DATA: evaluation.json and figures
+    go to evaluations/NAME/.
     """
     from vitral.evaluation.evaluate import evaluate
+    from vitral.run import Run, last_name, name_of
 
     if suspects:
         if data or mirrored or as_json:
             raise click.UsageError("--suspects stands alone: it is about the labels that RUN was trained with.")
         _suspects(run, code)
         return
-    evaluation = evaluate(run, data, mirrored=mirrored, code=code)
+    # Weights have no folder for what is found.
+    out = None if data is None or Run.is_run(run) else Path("evaluations") / name_of(run) / last_name(data)
+    with ProgressBar() as tell:
+        evaluation = evaluate(run, data, mirrored=mirrored, out=out, code=code, tell=tell)
     if as_json:
         click.echo(json.dumps(evaluation.write()))
     else:
@@ -110,8 +116,14 @@ def _more(evaluation: "Evaluation") -> Iterator[str]:
     yield _other_figures(figures)
     apart = f"Probabilities are off by {figures['calibration_error'].value:.1%} on average"
     if evaluation.calibration is not None:
-        before = evaluation.uncalibrated.figures["calibration_error"].value
-        yield f"{apart} ({before:.1%} before the temperature, {float(evaluation.calibration.temperature):.2f})."
+        before, fit = evaluation.uncalibrated.figures["calibration_error"].value, evaluation.calibration.fit
+        if fit and not fit.kept:
+            yield f"{apart}. The temperature was left at 1, for {fit.fitted:.2f} is no clear gain: {fit}."
+        else:
+            temperature = f"{before:.1%} before the temperature, {float(evaluation.calibration.temperature):.2f}"
+            yield f"{apart} ({temperature}{f', kept: {fit}' if fit else ''})."
+    elif evaluation.origin is None:
+        yield f"{apart}; beside these weights there is no temperature to mend that."
     elif evaluation.run.record.data.pictures.get("validation"):
         yield f"{apart}: the training was stopped before a temperature was found to mend that."
     else:
@@ -126,7 +138,7 @@ def _more(evaluation: "Evaluation") -> Iterator[str]:
     if evaluation.pictures < FEW:
         few = f"{how_many(evaluation)} {'is' if evaluation.pictures == 1 else 'are'} few"
         yield f"{few}: take these numbers as a first sign, no more."
-    if report := evaluation.run.checked:
+    if evaluation.origin and (report := evaluation.run.checked):
         yield from (f"In the pictures: {one.what} {one.advice}" for one in report.findings if one.serious)
 
 
@@ -159,7 +171,13 @@ def print_evaluation(evaluation: "Evaluation") -> None:
     )
     for line in _more(evaluation):
         console.print(printable(line), soft_wrap=True)
+    if evaluation.origin is None:
+        console.print(f"Look at {evaluation.folder}/: evaluation.json, {', '.join(figures)}", soft_wrap=True)
+        return
     console.print(f"Open {evaluation.folder}/report.html; as pictures: {', '.join(figures)}", soft_wrap=True)
+    if evaluation.left_out:
+        again = f"vitral evaluate {evaluation.run.folder}"
+        console.print(f"There was no time for {' and '.join(evaluation.left_out)}: {again} takes it.", soft_wrap=True)
     console.print(f"Ask it about a picture: vitral predict {evaluation.run.folder} PICTURE", soft_wrap=True)
     if evaluation.baseline:
         console.print(evaluation.baseline.verdict, style="bold")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vitral.cli.terminal import console, print_table, table
+from vitral.cli.terminal import Screen, console, print_table, table
 
 if TYPE_CHECKING:
     from vitral.data.fetch import Fetched
@@ -75,14 +75,13 @@ def _fetch(named_set: "NamedSet", directory: Path) -> None:
 
 def _fetch_with_bar(named_set: "NamedSet", directory: Path) -> "tuple[Fetched, ...]":
     """Fetch the files of a set, with a bar for each on stderr."""
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     from vitral.data.fetch import fetch
 
     if named_set.files:
         _print(f"  size     {named_set.size / 1e6:.1f} MB, into {directory}")
-    errors = Console(stderr=True, markup=False, highlight=False, emoji=False)
+    errors = Screen(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),

@@ -8,7 +8,8 @@ import click
 
 from vitral.cli import completion
 from vitral.cli.interrupt import ctrl_c
-from vitral.cli.terminal import code_option, printable
+from vitral.cli.terminal import code_option
+from vitral.errors import printable
 
 
 @click.command()
@@ -28,7 +29,7 @@ def command(source: str, port: int, no_browser: bool, code: tuple[Path, ...]) ->
     with Glass.open(source, port, code) as server:
         for note in server.inspected.notes:
             click.echo(printable(note), err=True)
-        click.echo(f"{server.inspected.name} is under glass at {server.url} (Ctrl-C ends it)")
+        click.echo(f"{printable(server.inspected.name)} is under glass at {server.url} (Ctrl-C ends it)")
         sys.stdout.flush()  # a program may wait for the address in a pipe
         try:
             if not no_browser and _has_windows():

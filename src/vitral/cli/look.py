@@ -2,18 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import code_option, console, printable
-from vitral.errors import DataError
+from vitral.cli.terminal import code_option, console, track
+from vitral.errors import DataError, printable
 
 if TYPE_CHECKING:
-    from vitral.look.explain import Explainer, Explanation
+    from vitral.look.explain import Explainer
     from vitral.look.maps import Some
 
 
@@ -43,7 +42,7 @@ def command(
 
     Writes one figure a PICTURE: its patches, the prediction, the map over the picture, other maps, the heads of a
     block. Of a FOLDER all pictures, and a page with them all, index.html. Each map is graded: patches are taken away
-    in its order, and if the answer does not fall sooner than with 8 random maps, the figure says so.
+    in its order, and if the answer does not fall sooner than with 19 random maps, the figure says so.
 
     RUN is a run folder, or weights as for `vitral predict`; without classes there are maps and no prediction.
     """
@@ -96,7 +95,7 @@ def _look(
     cards, failures = [], dict[Path, str]()
     # A figure never takes the place of a picture, wherever it is written to.
     names = {file.name.lower() for file in files if file.parent.resolve() == folder.resolve()}
-    for file, explanation in _each(explainer, files):
+    for file, explanation in track(zip(files, explainer.each(files), strict=True), len(files), "looking"):
         if isinstance(explanation, DataError):
             failures[file] = str(explanation)
             results.append({"path": str(file), "error": str(explanation)})
@@ -110,16 +109,6 @@ def _look(
     if cards:
         write_gallery(folder / GALLERY, cards, list(failures.values()), explainer.inspected.name, explainer.method)
     return results, failures
-
-
-def _each(explainer: "Explainer", files: list[Path]) -> Iterator[tuple[Path, "Explanation | DataError"]]:
-    from rich.console import Console
-    from rich.progress import track
-
-    bar = Console(stderr=True)  # so that what a program reads from stdout is the answers alone
-    quiet = len(files) < 2 or not bar.is_terminal
-    explanations = track(explainer.each(files), "looking", len(files), console=bar, transient=True, disable=quiet)
-    yield from zip(files, explanations, strict=True)
 
 
 def _free_name(file: Path, names: set[str]) -> str:

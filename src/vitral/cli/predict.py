@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import code_option, console, printable
-from vitral.errors import DataError
+from vitral.cli.terminal import code_option, console, track
+from vitral.errors import DataError, printable
 
 if TYPE_CHECKING:
     from vitral.classifier import Classifier, FilePrediction
@@ -64,15 +64,10 @@ def command(
 
 
 def _predictions(classifier: "Classifier", pictures: tuple[Path, ...]) -> "Iterable[FilePrediction]":
-    from rich.console import Console
-    from rich.progress import track
-
     from vitral.data.sources.folder import picture_files
 
     files = [file for picture in pictures for file in picture_files(picture)]
-    bar = Console(stderr=True)  # so that what a program reads from stdout is the answers alone
-    quiet = len(files) < 50 or not bar.is_terminal
-    return track(classifier.files(files), "predicting", len(files), console=bar, transient=True, disable=quiet)
+    return track(classifier.files(files), len(files), "predicting")
 
 
 def _print_prediction(file: "FilePrediction", unsure: float, top: int) -> None:

@@ -9,7 +9,8 @@ import click
 
 from vitral.cli import completion
 from vitral.cli.embed import data_of
-from vitral.cli.terminal import ProgressBar, code_option, console, duration, print_table, printable, table
+from vitral.cli.terminal import ProgressBar, code_option, console, duration, print_table, table
+from vitral.errors import printable
 
 if TYPE_CHECKING:
     from vitral.evaluation.probe import Method, ProbeResult

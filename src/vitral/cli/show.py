@@ -3,7 +3,7 @@
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import settings_of
+from vitral.cli.terminal import settings_of, with_settings
 
 
 @click.command()
@@ -21,11 +21,11 @@ def command(name: str, settings: tuple[str, ...]) -> None:
 
     changes = settings_of(settings)
     if name not in RECIPES and Run.is_run(name):
-        recipe = Run.load(name).recipe.changed(changes)
+        recipe = with_settings(Run.load(name).recipe, changes)
     elif has_pictures(name, changes):  # the settings have a say in what is chosen
         from vitral.recipes.choose import choose
 
         recipe = choose(name, changes).recipe
     else:
-        recipe = find_recipe(name).changed(changes)
+        recipe = with_settings(find_recipe(name), changes)
     click.echo(recipe.to_toml(), nl=False)

@@ -12,22 +12,36 @@ import click
 
 from vitral.cli import STARTED_AT, completion
 from vitral.cli.interrupt import ctrl_c
-from vitral.cli.terminal import code_option, console, duration, printable, settings_of
-from vitral.errors import RecipeError
+from vitral.cli.terminal import (
+    EVERY,
+    ProgressBar,
+    ProgressLog,
+    code_option,
+    console,
+    duration,
+    settings_of,
+    with_settings,
+)
+from vitral.errors import RecipeError, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from rich.progress import TaskID
 
     from vitral.data.pack import Pack
     from vitral.data.sources import Index
     from vitral.evaluation.evaluate import Evaluation
+    from vitral.progress import Progress
     from vitral.recipe import Recipe
     from vitral.run import Run
-    from vitral.training.loop import Event, Packing, Started, Step
+    from vitral.training.listeners import SafeListener
+    from vitral.training.loop import Event, Started, Step
     from vitral.training.session import Epoch
     from vitral.weights.pretrained import Pretrained
+
+# What comes after the weights takes at most this share of the training, or so many seconds; the rest is for `evaluate`.
+AFTER, LEAST_AFTER = 0.1, 15.0
 
 
 @click.command()
@@ -40,6 +54,12 @@ if TYPE_CHECKING:
 @click.option(
     "--save-every", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds between checkpoints."
 )
+@click.option(
+    "--listener",
+    "listeners",
+    multiple=True,
+    help="Who hears of each step: tensorboard, wandb, mlflow, or a function in a Python file, mine.py:log.",
+)
 @code_option
 def command(
     recipe: str | None,
@@ -49,6 +69,7 @@ def command(
     seeds: int | None,
     dry_run: bool,
     save_every: float,
+    listeners: tuple[str, ...],
     code: tuple[Path, ...],
 ) -> None:
     """Train a model, measure it on pictures it has never seen, and draw what it learnt.
@@ -61,24 +82,33 @@ def command(
         vitral train my-pictures train.budget=10m
         vitral train digits train.epochs=5 train.seed=3 --out runs/x
         vitral train --out runs/x --resume      goes on after a stop, to the bit as if there had been none
+        vitral train --out runs/x --resume train.epochs=10      trains a finished run longer, to 10 epochs in all
     """
+    from vitral.run import Run
+
     if recipe and "=" in recipe:
         settings, recipe = (recipe, *settings), None
-    if recipe is None and (settings or not resume):
+    if resume and recipe and out is None and Run.is_run(recipe):  # --resume RUN
+        out, recipe = Path(recipe), None
+    if recipe is None and (not resume or (settings and out is None)):
         raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
-    full_recipe, inputs = _load_recipe(recipe, settings, out if resume else None, code) if recipe else (None, {})
+    full_recipe, inputs = None, dict[str, Any]()
+    if recipe:
+        full_recipe, inputs = _load_recipe(recipe, settings, out if resume else None, code)
+    elif settings and out:
+        full_recipe = _change_run(out, settings, code)
     # Loading torch takes a second or two; an error in the recipe has been printed by now.
     if dry_run:
         if full_recipe is None:
             raise click.UsageError("Missing argument 'RECIPE': --dry-run needs it.")
         _show_groups(full_recipe, code=code, **inputs)
     elif seeds is None:
-        _train(full_recipe, out, resume, save_every, STARTED_AT, code=code, **inputs)
+        _train(full_recipe, out, resume, save_every, STARTED_AT, code=code, listeners=listeners, **inputs)
     elif full_recipe is None:
         raise click.UsageError("Missing argument 'RECIPE': with --seeds each run needs it.")
     else:
-        words = (str(recipe), *settings, "--seeds", str(seeds))
-        _train_seeds(full_recipe, seeds, out, resume, save_every, words, code=code, **inputs)
+        words = (str(recipe), *settings, "--seeds", str(seeds), *_options("--listener", listeners))
+        _train_seeds(full_recipe, seeds, out, resume, save_every, words, code=code, listeners=listeners, **inputs)
 
 
 def _load_recipe(
@@ -100,11 +130,9 @@ def _load_recipe(
             f"train FOLDER init.weights={name}"
         )
     if not has_pictures(name, settings):
-        return find_recipe(name).changed(settings), {}
+        return with_settings(find_recipe(name), settings), {}
     if earlier and Run.is_run(earlier):
-        run = Run.load(earlier)
-        run.plugins(code)  # what it names is not typed by this person: without --code a sentence
-        return run.recipe.changed({"data.source": name, **settings}), {}
+        return _change_run(earlier, (f"data.source={name}", *words), code), {}
     from vitral.recipes.choose import choose
 
     choice = choose(name, settings, code)
@@ -115,6 +143,15 @@ def _load_recipe(
     typed_words = printable(shlex.join([name, *words]))
     console.print(f"To change any of that: vitral show {typed_words} > mine.toml\n", soft_wrap=True)
     return choice.recipe, {"source": choice.index, "start": choice.start}
+
+
+def _change_run(folder: Path, words: tuple[str, ...], code: tuple[Path, ...]) -> "Recipe":
+    """The recipe of a run that goes on, with the settings among `words`."""
+    from vitral.run import Run
+
+    run = Run.load(folder)
+    run.plugins(code)  # what it names is not typed by this person: without --code a sentence
+    return run.recipe.changed(settings_of(words))
 
 
 def _train_seeds(
@@ -187,16 +224,38 @@ def _train(
     started_at: float,
     again: str = "",
     code: tuple[Path, ...] = (),
+    listeners: tuple[str, ...] = (),
     **inputs: Any,
 ) -> "Evaluation | None":
     """One run, from the first line to the last; None where it cannot be evaluated.
 
     Its budget counts from `started_at`. `again` are the words of the command that goes on with it after a stop; else
-    they are those for this run alone.
+    they are those for this run alone. `listeners` are names.
     """
+    from vitral.training.listeners import SafeListener
+
+    safe_listeners = [SafeListener(name, lambda sentence: console.print(printable(sentence))) for name in listeners]
+    try:
+        return _train_and_evaluate(recipe, out, resume, save_every, started_at, again, code, safe_listeners, **inputs)
+    finally:
+        for listener in safe_listeners:
+            listener.close()
+
+
+def _train_and_evaluate(
+    recipe: "Recipe | None",
+    out: Path | None,
+    resume: bool,
+    save_every: float,
+    started_at: float,
+    again: str,
+    code: tuple[Path, ...],
+    safe_listeners: "list[SafeListener]",
+    **inputs: Any,
+) -> "Evaluation | None":
     from vitral.cli.evaluate import print_evaluation
     from vitral.evaluation.evaluate import evaluate
-    from vitral.training.loop import train
+    from vitral.training.loop import Scored, train
 
     display = TrainingDisplay()
     try:
@@ -205,7 +264,7 @@ def _train(
                 recipe,
                 out=out,
                 resume=resume,
-                listeners=[display],
+                listeners=[*safe_listeners, display],
                 save_every=save_every,
                 began=started_at,
                 code=code,
@@ -215,7 +274,7 @@ def _train(
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         if display.run:
-            _print_resume(display.run, again)
+            _print_resume(display.run, again, _options("--listener", [listener.name for listener in safe_listeners]))
         raise
     finally:
         display.close()
@@ -225,18 +284,27 @@ def _train(
     if display.untested:
         console.print("There are no test pictures, so nobody knows how good it is. Add some, and train again.")
         return None
-    with console.status("Measuring on the test pictures, drawing …"):
-        evaluation = evaluate(run, source=display.pack, code=[*_code_of(recipe), *code])
+    seconds = max(LEAST_AFTER, AFTER * (run.record.seconds or 0.0))
+    with ProgressBar() as tell:
+        evaluation = evaluate(run, source=display.pack, code=[*_code_of(recipe), *code], seconds=seconds, tell=tell)
+    for listener in safe_listeners if display.run else ():  # else it was finished before, and nobody has heard of it
+        figures = {name: figure.value for name, figure in evaluation.metrics.figures.items()}
+        listener(Scored(run, {**figures, "loss": evaluation.loss}))
     print_evaluation(evaluation)
     return evaluation
 
 
-def _print_resume(run: "Run", again: str) -> None:
+def _print_resume(run: "Run", again: str, listening: list[str]) -> None:
     """Print where a stopped run is, and the command that goes on with it."""
     console.print(f"What it has learnt so far is in {run.folder}. Go on from here:", soft_wrap=True)
-    needs = "".join(f" --code {shlex.quote(file)}" for file in _code_of(run.recipe))
-    again = again or f"--out {shlex.quote(str(run.folder))} --resume{needs}"
+    needs = shlex.join(_options("--code", _code_of(run.recipe)) + listening)
+    again = again or f"--out {shlex.quote(str(run.folder))} --resume {needs}".rstrip()
     console.print(f"    vitral train {again}", soft_wrap=True)
+
+
+def _options(option: str, values: "Iterable[str]") -> list[str]:
+    """An option once for each value, as it is typed."""
+    return [word for value in values for word in (option, value)]
 
 
 def _code_of(recipe: "Recipe | None") -> list[str]:
@@ -273,6 +341,9 @@ def _memory() -> str:
 class TrainingDisplay:
     """A listener: a line an epoch, and on a terminal a bar below."""
 
+    task: "TaskID"  # of the bar, and the steps in all: from the event Started on
+    steps: int
+
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -281,6 +352,8 @@ class TrainingDisplay:
         self.untested = False  # whether there are no test pictures
         self.labels = True  # whether it learns from labels
         self.pack: Pack | None = None  # its pictures, once they are open
+        self.before = ProgressBar()  # the first step
+        self.log = None if console.is_terminal else ProgressLog()
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=32),
@@ -293,21 +366,29 @@ class TrainingDisplay:
         )
 
     def __call__(self, event: "Event") -> None:
-        from vitral.training.loop import Corrected, Finished, Packing, Started, Step
+        from vitral.progress import Progress
+        from vitral.training.loop import Corrected, Finished, Started, Step
         from vitral.training.session import Epoch
 
         match event:
-            case Packing():
-                self._show_packing(event)
+            case Progress() if self.run is None:
+                self.before(event)
+            case Progress(doing=doing):
+                self.bar.update(self.task, description=doing)
+                self._tell_log(event)
             case Started():
                 self._begin(event)
             case Step(step=step):
                 self.bar.update(self.task, completed=step, speed=self._status(event))
+                self._tell_log(Progress(step, self.steps, "training"))
                 if self.stop:
                     raise KeyboardInterrupt
             case Epoch():
                 self._print_epoch(event)
+                if self.log:
+                    self.log.wait(EVERY)
             case Corrected(step=step, before=before, steps=steps):
+                self.steps = steps
                 self.bar.update(self.task, total=steps)
                 console.print(f"At step {step:,} of {before:,}, a quarter of the time or more: {steps:,} steps fit.")
             case Finished(seconds=seconds, run=run):
@@ -315,18 +396,14 @@ class TrainingDisplay:
                 console.print(f"Trained in {seconds:.1f} s: {run.folder}/model.safetensors")
 
     def close(self) -> None:
+        self.before.stop()
         self.bar.stop()
+        if self.log:
+            self.log.stop()
 
-    def _show_packing(self, event: "Packing") -> None:
-        """Move the bar of the work before the first step."""
-        if not self.bar.tasks:
-            self.packing = self.bar.add_task("", total=event.total, speed="")
-            self.bar.start()
-        work = "another process packs these pictures" if event.waiting else event.doing
-        work = work if event.done < event.total else "getting ready"
-        self.bar.update(
-            self.packing, total=event.total, completed=event.done, description=work, speed=self._speed(self.packing, 1)
-        )
+    def _tell_log(self, progress: "Progress") -> None:
+        if self.log:
+            self.log(progress)
 
     def _begin(self, event: "Started") -> None:
         """Print what is going to be trained, and start the bar."""
@@ -335,8 +412,8 @@ class TrainingDisplay:
         self.epochs, self.batch_size = event.steps / plan.batches.steps_per_epoch, plan.batches.batch_size
         self.validates = plan.validates
         self.figures, self.labels = objective.figures, objective.needs_labels
-        for task in self.bar.task_ids:
-            self.bar.remove_task(task)
+        self.steps = event.steps
+        self.before.stop()
         self._print_notes(event)
         self._print_setup(event)
         self._print_header()
@@ -401,12 +478,7 @@ class TrainingDisplay:
 
     def _status(self, event: "Step") -> str:
         """The text behind the bar: how fast, how good, how much of the last second was waiting."""
-        speed = self._speed(self.task, self.batch_size)
         rate = self.bar.tasks[-1].speed or 0.0
+        speed = f"{rate * self.batch_size:,.0f} pictures/s" if rate else ""
         waiting = min(1.0, event.waited * rate)
         return f"{speed}  loss {float(event.loss):.3f}  rate {event.learning_rate:.2g}  waiting {waiting:.0%}"
-
-    def _speed(self, task: "TaskID", pictures: int) -> str:
-        """Pictures a second, of a task with so many pictures a step; empty where that is not known yet."""
-        speed = next(known.speed for known in self.bar.tasks if known.id == task)
-        return f"{speed * pictures:,.0f} pictures/s" if speed else ""

@@ -19,7 +19,7 @@ from vitral.files import as_csv
 from vitral.progress import Progress, Tell, silent
 from vitral.settings import FORMAT
 
-BLOCK = 512  # pictures that wait to be looked at: a million would fill the memory
+BLOCK = 64  # pictures between two looks at the clock: a million would also fill the memory
 LOOKING = "looking at pictures"
 MOST_COMPARED = 200_000  # pictures; the comparison grows with the square
 UNASKED = 5_000  # pictures at most that are checked for a report without `vitral check`: some seconds

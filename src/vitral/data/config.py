@@ -126,7 +126,9 @@ class Data(Settings):
     background: StrictInt = Field(
         default=0, ge=0, le=255, description="grey level behind transparent pixels, 0 is black"
     )
-    resize: AnyResize = Field(default=Resize(), description="crop: the largest centred part that fits")
+    resize: AnyResize = Field(
+        default=Scale(), description="stretch: all of the picture, as every library can do it; or shortest, crop, none"
+    )
     interpolation: Interpolation = Field(default="bicubic", description="Pillow's filter: box, bilinear, bicubic, …")
     jpeg: Jpeg = Field(
         default="full", description="scaled: large JPEGs are decoded at 1/2, 1/4 or 1/8, at least twice the size needed"

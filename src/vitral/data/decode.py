@@ -5,10 +5,14 @@ to 8 and never clipped, palettes are looked up, CMYK is converted, of an animati
 out is a Pillow picture in mode L, LA, RGB or RGBA; or an array (H, W, bands) where the channels are no colours.
 """
 
+import logging
 import math
 import os
+import re
 import stat
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -25,12 +29,22 @@ MOST_PIXELS = 250_000_000  # Pillow warns at 89 million; a large scan is fine, a
 MOST_BYTES = 2**30  # of one file
 MOST_CHANNELS = 512
 MOST_VALUES = 4 * MOST_PIXELS  # of one picture, all its channels together
+# A decoder in C cannot be stopped: what makes it slow is refused before it starts (docs/decisions/0018 has the times).
+MOST_SCANS = 100  # of a JPEG: encoders write about ten, and libtiff takes as many
+MOST_SCANNED = 20 * MOST_PIXELS  # as each scan goes over all pixels again
+MOST_EXPANDED = 2**30  # bytes of a TIFF's values: 150 megapixels in colour of 16 bits are 0.9 GiB
+MOST_TILES = 100_000  # of a TIFF, and strips
+MOST_RUNS = 10_000_000  # pixels of a BMP in run lengths, which Pillow expands in Python
 
 Picture = bytes | str | Path | Image.Image | NDArray[Any]
 Decoded = Image.Image | NDArray[np.uint8]
 
-_EXTRA, _PHOTOMETRIC, _BITS = 338, 262, 258  # tags of TIFF
+_EXTRA, _PHOTOMETRIC, _BITS, _TILE_WIDTH, _TILE_HEIGHT = 338, 262, 258, 322, 323  # tags of TIFF
+_STRIP_SIZES, _TILE_SIZES = 279, 325
 _CMYK = 5
+for _library in ("PIL", "tifffile"):  # else what they think of a damaged file would go to stderr
+    logging.getLogger(_library).addHandler(logging.NullHandler())
+_MARKER = re.compile(rb"\xff([^\x00\xff\x01\xd0-\xd8])")  # of JPEG: those that have a header, and the end
 
 
 @dataclass(frozen=True)
@@ -44,7 +58,8 @@ class PictureFacts:
     bits: int  # per channel
     channels: int  # transparency is not counted
     orientation: int = 1  # EXIF: 1 is upright
-    frames: int = 1
+    animated: bool = False  # has further frames or pages
+    seconds: float = field(default=0.0, compare=False)  # that a core took to decode it
 
 
 def decode(picture: Picture, *, name: str = "The picture", at_least: tuple[int, int] | None = None) -> Decoded:
@@ -59,6 +74,12 @@ def decode_with_facts(
     picture: Picture, *, name: str = "The picture", at_least: tuple[int, int] | None = None
 ) -> tuple[Decoded, PictureFacts]:
     """What `decode` returns, and how the picture was stored."""
+    started_at = time.thread_time()
+    decoded, facts = _decode(picture, name, at_least)
+    return decoded, replace(facts, seconds=time.thread_time() - started_at)
+
+
+def _decode(picture: Picture, name: str, at_least: tuple[int, int] | None) -> tuple[Decoded, PictureFacts]:
     if isinstance(picture, str | Path):
         name, picture = str(picture), read_file(Path(picture))
     if isinstance(picture, bytes) and not picture:
@@ -132,6 +153,7 @@ def _from_bytes(content: bytes, name: str, at_least: tuple[int, int] | None) -> 
         raise
     with image:
         _check_size(image.width, image.height, name)
+        _check_effort(image, content, name)
         if _is_bands(image):
             return _from_bands(content, name)
         facts = _facts(image)
@@ -164,6 +186,43 @@ def _check_size(width: int, height: int, name: str) -> None:
         )
 
 
+def _check_effort(image: Image.Image, content: bytes, name: str) -> None:
+    """Refuse a small file that asks for minutes of work or gigabytes of memory."""
+    if content.startswith(b"\xff\xd8"):
+        _check_scans(content, min(MOST_SCANS, MOST_SCANNED // (image.width * image.height)), name)
+    tiles: Sequence[Any] = getattr(image, "tile", ())
+    if tiles and tiles[0][0] == "bmp_rle" and image.width * image.height > MOST_RUNS:
+        raise DataError(
+            f"{name} is a BMP in run lengths of more than {MOST_RUNS // 10**6} million pixels, which takes too long. "
+            "Save it as PNG."
+        )
+    if image.format == "TIFF":
+        tags: Any = image.tag_v2  # type: ignore[attr-defined]
+        sizes = tags.get(_STRIP_SIZES) or tags.get(_TILE_SIZES) or ()
+        _check_tiles(max(len(tiles), len(sizes)), name)
+        _check_size(int(tags.get(_TILE_WIDTH, 1)), int(tags.get(_TILE_HEIGHT, 1)), f"A tile of {name}")
+        if sizes and not any(sizes):
+            raise DataError(f"{name} is a TIFF in which no pixels are stored.")
+
+
+def _check_tiles(count: int, name: str) -> None:
+    if count > MOST_TILES:
+        raise DataError(f"{name} is a TIFF of {count:,} tiles or strips: more than {MOST_TILES:,} are not read.")
+
+
+def _check_scans(content: bytes, most: int, name: str) -> None:
+    """Markers of a JPEG are only walked through where the two bytes of a scan are there often: behind the picture, or
+    in its thumbnail, they mean nothing."""
+    if content.count(b"\xff\xda") <= most:
+        return
+    scans, place = 0, 2
+    while (marker := _MARKER.search(content, place)) and marker[1] != b"\xd9":  # the end
+        scans += marker[1] == b"\xda"
+        place = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])  # the length of its header
+    if scans > most:
+        raise DataError(f"{name} is a JPEG of {scans:,} scans, made to be slow: of its size up to {most} are read.")
+
+
 def _facts(image: Image.Image) -> PictureFacts:
     bits = {"1": 1, "I": 32, "F": 32}.get(image.mode, 16 if image.mode.startswith("I;16") else 8)
     if image.format == "PNG" and image.mode in ("RGB", "RGBA", "LA") and _rawmode(image).endswith(";16B"):
@@ -179,7 +238,7 @@ def _facts(image: Image.Image) -> PictureFacts:
         bits=bits,
         channels=1 if grey else 3,
         orientation=_orientation(image),
-        frames=getattr(image, "n_frames", 1),
+        animated=getattr(image, "is_animated", False),  # not n_frames, which would walk through all of them
     )
 
 
@@ -231,9 +290,11 @@ def _from_bands(content: bytes, name: str) -> tuple[Decoded, PictureFacts]:
     try:
         with tifffile.TiffFile(BytesIO(content)) as file:
             page = file.pages.first
-            _check_size(page.imagewidth, page.imagelength, name)
-            _check_channels(page.samplesperpixel, page.imagewidth * page.imagelength, name)
-            values = page.asarray()
+            _check_array((page.imagelength, page.imagewidth, page.samplesperpixel), np.dtype(page.dtype), name)
+            _check_tiles(len(page.dataoffsets), name)
+            if page.nbytes > MOST_EXPANDED:
+                raise DataError(f"{name} expands to {page.nbytes / 2**30:.1f} GiB: it could fill the memory.")
+            values = page.asarray(maxworkers=1)
             planar = page.axes.startswith("S")
     except DataError:
         raise
@@ -297,4 +358,6 @@ def _check_channels(channels: int, pixels: int, name: str) -> None:
 
 def _scale_16_to_8(values: NDArray[Any]) -> NDArray[np.uint8]:
     """The high byte, which is what Pillow itself gives for 16-bit colour: 65,535 becomes 255, nothing is clipped."""
-    return (values.astype(np.uint32) >> 8).astype(np.uint8)
+    high = np.empty(values.shape, np.uint8)
+    np.right_shift(values, 8, out=high, casting="unsafe")  # without a copy in between, which may be a gigabyte
+    return high

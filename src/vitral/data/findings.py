@@ -14,6 +14,7 @@ from vitral.data.sources import SPLITS, Index
 RARE = 0.02  # a property that fewer pictures share makes them odd
 IMBALANCE = 10  # times as many pictures in the largest class as in the smallest
 TINY = 8  # pixels per side
+SLOW = 2.0  # seconds of one core
 LONG = 3.0  # times as long as wide
 LEAKS = 0.01  # share of the test pictures that have a near copy elsewhere, above which it is serious
 
@@ -239,9 +240,15 @@ def _storage(index: Index, checks: Sequence[PictureCheck]) -> Iterable[Finding]:
     )
     yield from finding(
         "animated",
-        those(lambda facts: facts.frames > 1),
+        those(lambda facts: facts.animated),
         "Several frames or pages",
         "The first is used.",
+    )
+    yield from finding(
+        "slow",
+        those(lambda facts: facts.seconds > SLOW),
+        f"Slow to read, more than {SLOW:g} seconds each",
+        "Save them smaller, or as JPEG: each is read whole before it is made small.",
     )
     yield from finding(
         "tiny",
@@ -253,7 +260,7 @@ def _storage(index: Index, checks: Sequence[PictureCheck]) -> Iterable[Finding]:
         "long",
         those(lambda facts: max(facts.width / facts.height, facts.height / facts.width) > LONG),
         f"More than {LONG:g} times as long as wide",
-        "Only the square in the middle is used: cut them yourself if what matters lies elsewhere.",
+        "They are squeezed into the shape that the model looks at: cut them yourself if what matters gets too narrow.",
     )
     strange = those(lambda facts: facts.channels != index.channels and not {facts.channels, index.channels} <= {1, 3})
     if strange:

@@ -28,7 +28,7 @@ from vitral.data.sources import Index, Pixels, digest_of
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError
 from vitral.files import write_whole
-from vitral.progress import Progress, drain
+from vitral.progress import Progress, Tell, drain, silent
 from vitral.settings import FORMAT
 
 if TYPE_CHECKING:
@@ -105,9 +105,9 @@ class Chunk(NamedTuple):
     deeper: int  # how many had 16 bits per channel
 
 
-def pack(index: Index, preprocess: Preprocess, directory: Path) -> Pack:
+def pack(index: Index, preprocess: Preprocess, directory: Path, tell: Tell = silent) -> Pack:
     """The pack of a source, from `directory` if it is there already. `packing` does the same and yields progress."""
-    return drain(packing(index, preprocess, directory))
+    return drain(packing(index, preprocess, directory), tell)
 
 
 def packing(

@@ -19,6 +19,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def machine_is_busy() -> bool:
+    """Whether others have used half of the cores in the last minute."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > cores() / 2
+
+
 def _on_one_core() -> None:
     import torch
     from threadpoolctl import threadpool_limits

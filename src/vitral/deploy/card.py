@@ -5,20 +5,26 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from vitral.deploy.trial import LIBRARIES
+from vitral.errors import printable
 from vitral.evaluation.metrics import METRICS
 from vitral.run import Run, last_name
 from vitral.version import __version__
 from vitral.weights import timm
+from vitral.weights.processors import resized_to
 
 if TYPE_CHECKING:
     from vitral.deploy.convert import ConvertedWeights
 
-# The library_name of each target on the Hub, which has none for the others.
-LIBRARIES = {"hf": "transformers", "timm": "timm"}
-
 
 def write_card(
-    to: str, name: str, weights: "ConvertedWeights", licence: str, run: Run | None, origin: str, family: str
+    to: str,
+    name: str,
+    weights: "ConvertedWeights",
+    licence: str,
+    run: Run | None,
+    origin: str,
+    family: str,
 ) -> str:
     """The text of a card as the Hub reads it. `run` is the run that trained the weights, if Vitral did, starting from
     `origin` where that is not empty; else `family` names the family of the weights."""
@@ -26,7 +32,7 @@ def write_card(
     parts = [
         _header(to, licence, bool(weights.class_names)),
         f"# {title}\n\n{_what(weights)}",
-        f"## How to use it\n\n```python\n{_usage(to, weights)}\n```",
+        f"## How to use it\n\n```python\n{_usage(to, weights)}\n```\n\n{weights.trial}",
         "## What it was trained on\n\n" + (_training(run, origin) if run else _elsewhere(family)),
     ]
     if run and run.evaluation:
@@ -34,7 +40,7 @@ def write_card(
     if weights.notes:
         parts.append("## What is different here\n\n" + "\n".join(f"- {note}" for note in weights.notes))
     parts.append("## Licence\n\n" + (licence or "Not stated. Whoever publishes these weights should say."))
-    return "\n\n".join(parts) + "\n"
+    return printable("\n\n".join(parts), keep="\n") + "\n"
 
 
 def _header(to: str, licence: str, classes: bool) -> str:
@@ -44,7 +50,7 @@ def _header(to: str, licence: str, classes: bool) -> str:
         lines.append(f"license: {json.dumps(licence.lower())}")
     elif licence:
         lines += ["license: other", f"license_name: {json.dumps(licence)}"]
-    if to in LIBRARIES:
+    if to in ("hf", "timm"):  # the Hub has no name for the others
         lines.append(f"library_name: {LIBRARIES[to]}")
     lines.append(f"pipeline_tag: {'image-classification' if classes else 'image-feature-extraction'}")
     return "\n".join([*lines, "tags:", "- vision-transformer", "- vitral", "---"])
@@ -104,37 +110,61 @@ def _figures(evaluation: dict[str, Any]) -> Iterator[str]:
 
 
 def _usage(to: str, weights: "ConvertedWeights") -> str:
-    return {"hf": _with_transformers, "timm": _with_timm, "torchvision": _with_torchvision, "npz": _with_numpy}[to](
-        weights
-    )
+    """How to ask about a picture."""
+    if to == "npz":
+        lines = ["import numpy as np", "", 'with np.load("model.npz") as tensors:  # named as in vision_transformer']
+        return "\n".join([*lines, "    print(tensors.files)"])
+    if to == "hf":
+        return loading_code(to, weights) + '\nprint(ask("picture.jpg"))'
+    mode = "L" if weights.preprocess.channels == 1 else "RGB"
+    loading = loading_code(to, weights) if to == "timm" else "from classifier import class_names, model, transform"
+    opening = f'picture = ImageOps.exif_transpose(Image.open("picture.jpg")).convert("{mode}")'
+    asking = "print(model(transform(picture)[None]).softmax(dim=1))"
+    return "\n".join(["from PIL import Image, ImageOps", loading, opening, asking])
 
 
-def _with_transformers(weights: "ConvertedWeights") -> str:
+def loading_code(to: str, weights: "ConvertedWeights", folder: str = ".") -> str:
+    """Python that loads what is in the folder: `ask`, a pipeline of transformers; else `model` and `transform`."""
+    return {"hf": _with_transformers, "timm": _with_timm, "torchvision": _with_torchvision}[to](weights, folder)
+
+
+def _with_transformers(weights: "ConvertedWeights", folder: str) -> str:
     task = "image-classification" if weights.class_names else "image-feature-extraction"
-    lines = ["from transformers import pipeline", "", f'ask = pipeline("{task}", model=".")  # this folder']
-    return "\n".join([*lines, 'print(ask("picture.jpg"))'])
+    return f'from transformers import pipeline\n\nask = pipeline("{task}", model={_quoted(folder)})'
 
 
-def _with_timm(weights: "ConvertedWeights") -> str:
+def _with_timm(weights: "ConvertedWeights", folder: str) -> str:
     config = weights.config
     if timm.architecture(config):
-        return 'import timm\n\nmodel = timm.create_model("local-dir:.", pretrained=True).eval()  # this folder'
+        model = f"timm.create_model({_quoted(f'local-dir:{folder}')}, pretrained=True).eval()"
+        transform = "timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)"
+        return f"import timm\n\nmodel = {model}\ntransform = {transform}"
     unplaced = weights.tensors["pos_embed"].shape[1] == config.grid[0] * config.grid[1] and config.extra > 0
-    settings = timm.arguments(config, unplaced) | {"num_classes": config.classes}
-    call = [f"{name}={value!r}" for name, value in settings.items()]
-    lines = ["from functools import partial", "", "from safetensors.torch import load_file"]
+    arguments = timm.arguments(config, unplaced) | {"num_classes": config.classes}
+    call = [f"{name}={value!r}" for name, value in arguments.items()]
+    lines = ["import json", "from functools import partial", "from pathlib import Path", ""]
+    lines += ["from safetensors.torch import load_file", "from timm.data import create_transform, resolve_data_config"]
     if config.mlp.kind == "swiglu":
         lines.append("from timm.layers import SwiGLUPacked")
         call += ["mlp_layer=SwiGLUPacked", "act_layer=nn.SiLU"]
     distilled = config.tokens.kind == "distilled"
     where, name = ("deit", "VisionTransformerDistilled") if distilled else ("vision_transformer", "VisionTransformer")
     call.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
-    lines += [f"from timm.models.{where} import {name}", "from torch import nn", "", *_construction(name, call)]
-    return "\n".join(lines)
+    lines += [f"from timm.models.{where} import {name}", "from torch import nn", ""]
+    lines.append(f"folder = Path({_quoted(folder)})")
+    return "\n".join(
+        [
+            *lines,
+            *_construction(name, call),
+            'settings = json.loads((folder / "config.json").read_text())["pretrained_cfg"]',
+            "transform = create_transform(**resolve_data_config(pretrained_cfg=settings), is_training=False)",
+        ]
+    )
 
 
-def _with_torchvision(weights: "ConvertedWeights") -> str:
-    config = weights.config
+def _with_torchvision(weights: "ConvertedWeights", _folder: str) -> str:
+    """All of classifier.py: torchvision has no file for the settings of a model, nor for a transform."""
+    config, preprocess = weights.config, weights.preprocess
     settings = {
         "image_size": config.height_width[0],
         "patch_size": config.patch_size,
@@ -148,18 +178,46 @@ def _with_torchvision(weights: "ConvertedWeights") -> str:
         settings["representation_size"] = config.head.size or config.width
     call = [*(f"{name}={value}" for name, value in settings.items())]
     call.append(f"norm_layer=partial(nn.LayerNorm, eps={config.blocks.norm_eps!r})")
-    imports = ["from functools import partial", "", "from safetensors.torch import load_file", "from torch import nn"]
+    resize = []
+    if size := resized_to(preprocess):
+        mode = f"transforms.InterpolationMode.{preprocess.interpolation.upper()}"
+        resize = [f"        transforms.Resize({size}, interpolation={mode}),"]
     return "\n".join(
-        [*imports, "from torchvision.models import VisionTransformer", "", *_construction("VisionTransformer", call)]
+        [
+            '"""The model of this folder, and how a Pillow picture becomes its input.',
+            "",
+            f'Written by Vitral {__version__}."""',
+            "",
+            "from functools import partial",
+            "from pathlib import Path",
+            "",
+            "from safetensors.torch import load_file",
+            "from torch import nn",
+            "from torchvision import transforms",
+            "from torchvision.models import VisionTransformer",
+            "",
+            "folder = Path(__file__).parent",
+            f"class_names = {list(weights.class_names)!a}",
+            "transform = transforms.Compose(",
+            "    [",
+            *resize,
+            f"        transforms.CenterCrop({preprocess.image_size}),",
+            "        transforms.ToTensor(),",
+            f"        transforms.Normalize(mean={list(preprocess.mean)}, std={list(preprocess.std)}),",
+            "    ]",
+            ")",
+            *_construction("VisionTransformer", call),
+        ]
     )
 
 
 def _construction(name: str, arguments: list[str]) -> list[str]:
     """Lines of Python that build a model of the class `name` and load its weights."""
     inside = [f"    {one}," for one in arguments]
-    return [f"model = {name}(", *inside, ")", 'model.load_state_dict(load_file("model.safetensors"))', "model.eval()"]
+    loading = 'model.load_state_dict(load_file(folder / "model.safetensors"))'
+    return [f"model = {name}(", *inside, ")", loading, "model.eval()"]
 
 
-def _with_numpy(weights: "ConvertedWeights") -> str:
-    lines = ["import numpy as np", "", 'with np.load("model.npz") as tensors:  # under the names of vision_transformer']
-    return "\n".join([*lines, "    print(tensors.files)"])
+def _quoted(text: str) -> str:
+    """A string as Python has it in the source, with double quotes."""
+    return json.dumps(text, ensure_ascii=False)

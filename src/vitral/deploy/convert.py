@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,11 @@ from torch import Tensor, nn
 
 from vitral.data.config import Resize, Rounding, Scale
 from vitral.data.preprocess import Preprocess
-from vitral.deploy.card import write_card
+from vitral.deploy.card import loading_code, write_card
+from vitral.deploy.trial import LIBRARIES, PICTURES, Trial, try_pictures
 from vitral.errors import WeightsError
 from vitral.files import write_whole
-from vitral.inference import load_calibrated
+from vitral.inference import Inference, Source, load_calibrated, run_of
 from vitral.model.config import Pool, ViTConfig
 from vitral.model.vit import ViT
 from vitral.plugin import Code
@@ -34,11 +35,10 @@ from vitral.version import __version__
 from vitral.weights import google, huggingface, timm, torchvision
 from vitral.weights.names import Family, Tensors, renamed_back
 from vitral.weights.own import Weights
-from vitral.weights.pretrained import Pretrained, load_pretrained
+from vitral.weights.pretrained import Pretrained
 from vitral.weights.processors import write_processor
 
 Files = dict[str, bytes | str]  # name → content
-Source = str | Path | nn.Module | Weights
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ class ConvertedWeights:
     preprocess: Preprocess
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()  # what was changed, in sentences
+    trial: Trial = Trial("")  # what the library answers, once it has been asked
 
     def with_tensors(self, tensors: Mapping[str, Tensor], note: str = "") -> "ConvertedWeights":
         """A copy with other tensors under some names, and with a note."""
@@ -57,32 +58,41 @@ class ConvertedWeights:
         return replace(self, tensors=self.tensors | dict(tensors), notes=notes)
 
 
-def convert(source: Source, to: str, out: str | Path | None = None, *, code: Code = ()) -> Path:
+def convert(
+    source: Source, to: str, out: str | Path | None = None, *, code: Code = (), pictures: int = PICTURES
+) -> Path:
     """Write weights as another library has them: `hf` (transformers), `timm`, `torchvision` or `npz` (Google's).
 
     `source` is a run, weights that `load_pretrained` reads, a model of one of those libraries in memory, or `Weights`.
     Returns the folder: RUN/hf, or NAME-hf beside the weights (here, where they were not given as a path), unless `out`
-    names another. `code`: files of Python that may be run, where the model is in one.
+    names another. `code`: files of Python that may be run, where the model is in one. So many `pictures` of the run are
+    tried in the other library, where it is installed; README.md and about.json in the folder say what came of it.
     """
     if to not in WRITERS:
         raise WeightsError(f"There is no way to write weights for {to}. There are: {', '.join(WRITERS)}.")
     folder = (Path(out) if out is not None else _beside(source, to)).absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise WeightsError(f"{folder} is not empty, and nothing is overwritten. Choose another place with --out.")
-    weights, run, temperature = _weights_of(source, code)
-    files, converted_weights = WRITERS[to](_prepare(weights, temperature))
-    licence = weights.about.get("licence", "")
-    files["about.json"] = _json(_about(converted_weights, licence))
+    (weights, calibration), run = load_calibrated(source, code), run_of(source)
+    files, converted_weights = WRITERS[to](_prepare(weights, float(calibration.temperature) if calibration else 1.0))
+    licence, origin = weights.about.get("licence", ""), weights.about.get("origin", "")
     trained_elsewhere = weights.loaded.family if isinstance(weights, Pretrained) and weights.loaded else ""
-    origin = weights.about.get("origin", "")
-    files["README.md"] = write_card(to, folder.name, converted_weights, licence, run, origin, trained_elsewhere)
-    _write_folder(folder, files)
+
+    def words(written: Path) -> Files:
+        loading = loading_code(to, converted_weights, str(written)) if to in LIBRARIES else ""
+        trial = try_pictures(to, written, loading, Inference(weights, calibration), run, pictures)
+        tried = replace(converted_weights, trial=trial)
+        card = write_card(to, folder.name, tried, licence, run, origin, trained_elsewhere)
+        return {"about.json": _json(_about(tried, licence)), "README.md": card}
+
+    _write_folder(folder, files, words)
     return folder
 
 
 def _beside(source: Source, to: str) -> Path:
     if isinstance(source, nn.Module | Weights):
         raise WeightsError("A model in memory has no folder: say where to write it, with out.")
+    source = source.folder if isinstance(source, Run) else source
     if str(source).startswith("hf:"):
         return Path(f"{Path(source).name}-{to}")
     path = Path(source).absolute()  # also `.` has a name
@@ -91,26 +101,10 @@ def _beside(source: Source, to: str) -> Path:
     return path.with_name(f"{path.name if path.is_dir() else path.stem}-{to}")
 
 
-def _weights_of(source: Source, code: Code) -> tuple[Weights, Run | None, float]:
-    """The weights, their run where they have one, and their calibrated temperature, else 1."""
-    if isinstance(source, Weights):
-        return source, None, 1.0
-    if isinstance(source, ViT):
-        raise WeightsError(
-            "A ViT by itself does not know how pictures are prepared, nor what its classes are called: "
-            "give Weights(model, preprocess, class_names)."
-        )
-    if isinstance(source, nn.Module):
-        return load_pretrained(source), None, 1.0
-    weights, calibration = load_calibrated(source, code)
-    run = Run.load(source) if Run.is_run(source) else None
-    return weights, run, float(calibration.temperature) if calibration else 1.0
-
-
 def _prepare(weights: Weights, temperature: float) -> ConvertedWeights:
     """The weights in float32, with resampled positions and temperature, which `vitral predict` applies apart, made part
     of the tensors."""
-    model, notes = weights.model, list(weights.notes if isinstance(weights, Pretrained) else ())
+    model, notes = weights.model, list(weights.notes)
     if weights.preprocess.image_size != model.config.height_width:
         model = model.at(weights.preprocess.image_size)
         notes.append("Positions are resampled once, to the size that pictures are prepared in.")
@@ -285,7 +279,7 @@ def _as_dinov2(weights: ConvertedWeights) -> ConvertedWeights:
 def _pixel_notes(preprocess: Preprocess, rounding: Rounding, behind: int | None) -> list[str]:
     """Notes on where another library prepares pictures a little differently; it rounds the centre by `rounding`, and
     has the grey `behind` transparent pixels (None: any colour)."""
-    notes = ["Pictures are scaled with Pillow. With torchvision they get slightly other pixels."]
+    notes = ["Pictures are scaled with Pillow. Scaled as tensors they get slightly other pixels."]
     how = preprocess.resize
     if preprocess.background != behind:
         theirs = "of any colour" if behind is None else f"on {behind}"
@@ -294,7 +288,10 @@ def _pixel_notes(preprocess: Preprocess, rounding: Rounding, behind: int | None)
         notes.append(
             "Pictures that are not square are cut in whole pixels: less than a pixel beside where Vitral cuts."
         )
-    if isinstance(how, Scale) and how.kind == "shortest" and how.rounding != rounding:
+    is_odd = isinstance(how, Scale) and any(
+        (edge - side) % 4 == 3 for edge, side in zip(preprocess.edges(how), preprocess.image_size, strict=True)
+    )
+    if isinstance(how, Scale) and (how.kind == "shortest" or is_odd) and how.rounding != rounding:
         notes.append("The centre of a picture may begin a pixel beside where Vitral begins it.")
     if preprocess.jpeg == "scaled":
         notes.append("Large JPEG files are decoded at full size, where Vitral takes a fast smaller one.")
@@ -324,17 +321,18 @@ def _timm(weights: ConvertedWeights) -> tuple[Files, ConvertedWeights]:
     return files, replace(weights, notes=notes)
 
 
-PREPROCESS_NOTE = "Pictures are to be prepared as `preprocess` in about.json tells: the weights do not say."
-
-
 def _torchvision(weights: ConvertedWeights) -> tuple[Files, ConvertedWeights]:
     who = "torchvision's VisionTransformer"
     weights = _in_colour(weights)
     _check(who, weights.config, PLAIN | {"mlp": ("gelu",), "head": ("linear", "mlp"), "channels": (3,)})
     _check_square(who, weights.config)
     weights = _with_biases(_without_layer_scale(_with_table(weights)), "patch_embed.proj", "attn.qkv")
-    files: Files = {"model.safetensors": _safetensors(weights, torchvision.TORCHVISION)}
-    return files, weights.with_tensors({}, PREPROCESS_NOTE)
+    files: Files = {
+        "model.safetensors": _safetensors(weights, torchvision.TORCHVISION),
+        "classifier.py": loading_code("torchvision", weights) + "\n",
+    }
+    notes = (*weights.notes, *_pixel_notes(weights.preprocess, rounding="even", behind=None))
+    return files, replace(weights, notes=notes)
 
 
 def _npz(weights: ConvertedWeights) -> tuple[Files, ConvertedWeights]:
@@ -346,7 +344,7 @@ def _npz(weights: ConvertedWeights) -> tuple[Files, ConvertedWeights]:
     theirs = renamed_back(weights.tensors, google.GOOGLE, config.heads)
     file = io.BytesIO()
     np.savez(file, **{name: tensor.contiguous().numpy() for name, tensor in theirs.items()})  # type: ignore[arg-type]
-    notes = [*weights.notes, PREPROCESS_NOTE]
+    notes = [*weights.notes, "Pictures are to be prepared as `preprocess` in about.json tells: the weights do not say."]
     if config.mlp.kind == "gelu":
         notes.append("Google's code has the GELU by tanh, this model the one by erf: logits differ by about 2e-4.")
     if config.blocks.norm_eps != 1e-6:
@@ -379,18 +377,24 @@ def _about(weights: ConvertedWeights, licence: str) -> dict[str, Any]:
         "preprocess": weights.preprocess.write(),
         "licence": licence,
         "notes": list(weights.notes),
+        "trial": asdict(weights.trial),
     }
     if config.mlp.kind == "gelu-quick":
         about["activation"] = "quick GELU"
     return {name: value for name, value in about.items() if value != ""}
 
 
-def _write_folder(folder: Path, files: Files) -> None:
-    """Write all files, or no folder: they are written into a temporary folder beside it, which is then renamed."""
+def _write_folder(folder: Path, files: Files, words: Callable[[Path], Files]) -> None:
+    """Write all files, or no folder: they are written into a temporary folder beside it, which is then renamed.
+
+    `words` are the files that can be written only once the others can be tried.
+    """
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         temporary.mkdir(parents=True)
         for name, content in files.items():
+            write_whole(temporary / name, content)
+        for name, content in words(temporary).items():
             write_whole(temporary / name, content)
         temporary.rename(folder)  # onto an empty folder at most
     except OSError as error:

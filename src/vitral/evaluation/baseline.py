@@ -1,5 +1,6 @@
 """Compare a model with the simple methods that were tried first: is it worth its time?"""
 
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -20,11 +21,7 @@ class BaselineComparison:
     accuracy: float  # of the baseline
     gained: int  # pictures that the model has right and the baseline wrong
     lost: int  # the other way round
-
-    @property
-    def by_luck(self) -> float:
-        """How probable as large a difference is if both are equally good (McNemar's exact test)."""
-        return luck(self.gained, self.lost)
+    by_luck: float  # how probable as large a difference is if both are equally good (see `luck`)
 
     @property
     def kind(self) -> Literal["few", "better", "worse", "equal", "unclear"]:
@@ -59,19 +56,29 @@ class BaselineComparison:
 
     def write(self) -> dict[str, Any]:
         """The comparison as values for evaluation.json."""
-        return {**asdict(self), "by_luck": self.by_luck}
+        return asdict(self)
 
 
-def compare_with_baseline(baseline: Baseline, samples: list[str], right: NDArray[np.bool_]) -> BaselineComparison:
-    """Compare a model with a baseline. `right`: whether the model's answer was right, for each of the samples."""
-    ours = dict(zip(samples, map(bool, right), strict=True))
-    both = [(ours[sample], theirs) for sample, theirs in baseline.right.items()]
+def compare_with_baseline(
+    baseline: Baseline, samples: list[str], right: NDArray[np.bool_], group_of: list[str] | None = None
+) -> BaselineComparison:
+    """Compare a model with a baseline. `right`: whether the model's answer was right, for each of the samples;
+    `group_of`: what each of them belongs to, where they are not independent."""
+    both = [
+        (int(ours), int(baseline.right[sample]), group)
+        for sample, ours, group in zip(samples, right, group_of or samples, strict=True)
+        if sample in baseline.right
+    ]
+    gains = Counter[str]()
+    for ours, theirs, group in both:
+        gains[group] += ours - theirs
     return BaselineComparison(
         method=baseline.method,
         pictures=len(both),
         accuracy=baseline.test_accuracy or 0.0,
-        gained=both.count((True, False)),
-        lost=both.count((False, True)),
+        gained=sum(ours > theirs for ours, theirs, _ in both),
+        lost=sum(ours < theirs for ours, theirs, _ in both),
+        by_luck=luck(np.array([*gains.values()], dtype=np.int64)),
     )
 
 

@@ -82,13 +82,20 @@ class Group:
 
     @property
     def right(self) -> NDArray[np.float64]:
-        """For each of `test_samples`, the share of the runs that had it right."""
-        runs = []
+        """(runs, n): 1 where a run had that one of `test_samples` right; of several runs with one seed, the first."""
+        by_seed: dict[int, list[bool]] = {}
         for member in self.members:
             lines = member.evaluation["predictions"] if member.evaluation else []
             right = {line["sample"]: line["label"] == line["predicted"] for line in lines}
-            runs.append([right[sample] for sample in self.test_samples])
-        return np.mean(runs, axis=0)
+            by_seed.setdefault(member.recipe.train.seed, [right[sample] for sample in self.test_samples])
+        return np.array([*by_seed.values()], dtype=np.float64)
+
+    @property
+    def test_groups(self) -> list[str] | None:
+        """The group of each of `test_samples`, where data.group_by said what belongs together."""
+        lines = self.members[0].evaluation["predictions"] if self.members[0].evaluation else []
+        groups = {line["sample"]: line["group"] for line in lines if "group" in line}
+        return [groups[sample] for sample in self.test_samples] if groups else None
 
     def curve(self, name: str) -> dict[int, float]:
         """The mean of a figure over the runs, at the epochs that all of them have."""
@@ -113,10 +120,14 @@ class Comparison:
 
     @property
     def pairs(self) -> list[PairedComparison]:
-        """Each group beside the first, where all their runs were tested on the same pictures."""
+        """Each group beside the first, where all their runs were tested on the same pictures.
+
+        Of several pairs each has a wider interval (Bonferroni): so that luck rarely makes one of them all seem better.
+        """
         first, *others = self.groups
+        shared: Any = {"groups": first.test_groups, "level": 1 - 0.05 / max(1, len(others))}
         return [
-            compare_paired(first.name, other.name, first.right, other.right)
+            compare_paired(first.name, other.name, first.right, other.right, **shared)
             for other in others
             if first.test_samples and other.test_samples and first.pictures == other.pictures
         ]
@@ -274,7 +285,8 @@ def _read(folder: Path) -> Member:
 
 def _check(member: Member) -> None:
     """Access all values that are used later, so that an error for a missing one names this run."""
-    _ = member.measures, Group("", (member,)).interval, _test_labels(member)
+    alone = Group("", (member,))
+    _ = member.measures, alone.interval, alone.right, alone.test_groups
     for line in member.epochs:
         _ = int(line["epoch"]), int(line["step"]), float(line["train_loss"])
 
@@ -317,7 +329,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     for group in groups:
         seeds = [member.recipe.train.seed for member in group.members]
         if len(set(seeds)) < len(seeds):
-            yield f"{group.name} has the same seed more than once: its sd is not one over seeds."
+            twice = "its sd is not one over seeds, and the verdict counts it once"
+            yield f"{group.name} has the same seed more than once: {twice}."
         if len({member.record.data.sha256 for member in group.members}) > 1:
             yield f"The runs of {group.name} were not trained with the same pictures: they changed in between."
     if others := [name for name in comparison.settings if name.startswith(OTHER_LOSS)]:

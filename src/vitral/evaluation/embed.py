@@ -34,11 +34,12 @@ from vitral.data.sources.named import data_directory
 from vitral.data.threads import cores, one_core_each
 from vitral.errors import RunError
 from vitral.files import write_whole
+from vitral.inference import Source, load_calibrated
 from vitral.look.embedding_map import draw_map
 from vitral.plugin import Code
 from vitral.progress import Progress, Tell, drain, silent
 from vitral.settings import FORMAT
-from vitral.weights.pretrained import Pretrained, load_pretrained
+from vitral.weights.own import Weights
 
 BATCH = 32  # pictures per core
 SHARD = 16 * BATCH  # pictures, after which embedding.json is written
@@ -66,7 +67,7 @@ class Neighbour(NamedTuple):
 class Embeddings:
     """Vectors of all pictures of a source that can be read; row i of each belongs together."""
 
-    weights: Pretrained
+    weights: Weights
     pack: Pack
     numbers: Ints  # (n,) of the pictures in the pack
     vectors: Floats  # (n, F), memory-mapped
@@ -111,13 +112,13 @@ class Embeddings:
 
 
 def embed(
-    weights: str | Path, source: str | Path | Data, out: str | Path, *, tell: Tell = silent, code: Code = ()
+    weights: Source, source: str | Path | Data, out: str | Path, *, tell: Tell = silent, code: Code = ()
 ) -> Embeddings:
     """Write what a model sees in each picture of a source as vectors into the folder `out`, and draw a map of them.
 
-    `weights` is what `load_pretrained` takes, `source` what `vitral check` takes, or pictures that nobody has sorted
-    into classes. The vector of a picture is what the model's head sees. The same call goes on where one was
-    interrupted, and where all is done only reads it. `tell` hears how far it is.
+    `weights` is a run, what `load_pretrained` takes, or Weights; `source` what `vitral check` takes, or pictures that
+    nobody has sorted into classes. The vector of a picture is what the model's head sees. The same call goes on where
+    one was interrupted, and where all is done only reads it. `tell` hears how far it is.
 
     >>> embeddings = embed("runs/flowers", "other-flowers", "embeddings/flowers")  # doctest: +SKIP
     >>> embeddings.nearest("rose.jpg", 3)[0].label  # doctest: +SKIP
@@ -140,12 +141,11 @@ def embed(
 
 
 def load_and_pack(
-    weights: str | Path, source: str | Path | Data, tell: Tell, code: Code = (), unsorted: bool = False
-) -> tuple[Pretrained, Pack]:
+    weights: Source, source: str | Path | Data, tell: Tell, code: Code = (), unsorted: bool = False
+) -> tuple[Weights, Pack]:
     """A model, and pictures prepared as it wants them."""
     data = source if isinstance(source, Data) else Data(source=str(source))
-    pretrained = load_pretrained(weights, code=code)
-    pretrained.model.eval()
+    pretrained, _ = load_calibrated(weights, code)
     work = packing(open_source(data, unsorted), pretrained.preprocess, data_directory(data.directory))
     return pretrained, drain(work, tell)
 
@@ -174,7 +174,7 @@ def map_pictures(
             yield ahead.popleft().result()
 
 
-def feature_extractor(weights: Pretrained) -> Callable[[Tensor], Tensor]:
+def feature_extractor(weights: Weights) -> Callable[[Tensor], Tensor]:
     """A function from images to the input of the model's head: (B, C, H, W) → (B, F)."""
     model = weights.model
 
@@ -185,7 +185,7 @@ def feature_extractor(weights: Pretrained) -> Callable[[Tensor], Tensor]:
     return extract
 
 
-def identity(weights: Pretrained) -> str:
+def identity(weights: Weights) -> str:
     """A sha256 of config, preprocessing and weights: the same for the same numbers, whatever file they come from."""
     digest = hashlib.sha256(json.dumps([weights.model.config.write(), weights.preprocess.write()]).encode())
     for name, tensor in weights.model.state_dict().items():
@@ -208,7 +208,7 @@ class State:
     done: int = 0  # rows
 
 
-def _write_vectors(pretrained: Pretrained, packed: Pack, numbers: Ints, folder: Path, tell: Tell) -> Floats:
+def _write_vectors(pretrained: Weights, packed: Pack, numbers: Ints, folder: Path, tell: Tell) -> Floats:
     """Write the vectors of all pictures, but those that are there already; returns all, memory-mapped."""
     config = pretrained.model.config
     extract = feature_extractor(pretrained)

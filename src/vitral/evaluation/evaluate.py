@@ -1,9 +1,11 @@
 """Evaluate a run on pictures that it has never seen."""
 
 import hashlib
+import math
+import time
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -17,33 +19,49 @@ from vitral.data.pack import Pack, pack
 from vitral.data.sources import SPLITS, Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.data.sources.python import PythonSource, open_python
-from vitral.errors import DataError, RecipeError, VitralError
+from vitral.errors import DataError, RecipeError, RunError, VitralError
 from vitral.evaluation.baseline import BaselineComparison, compare_with_baseline
 from vitral.evaluation.metrics import FEW_GROUPS, METRICS, Figure, Metrics, measure, share
-from vitral.inference import Outputs, outputs_of_pack
+from vitral.inference import Outputs, Source, load_calibrated, name_of_source, outputs_of_pack, run_of
 from vitral.plugin import Code
+from vitral.progress import OutOfTime, Progress, Tell, silent, until
 from vitral.recipe import Recipe
-from vitral.run import Run, last_name
+from vitral.run import EVALUATIONS, Run, last_name
 from vitral.settings import FORMAT
-from vitral.weights.calibration import CALIBRATION, Calibration
+from vitral.weights.calibration import Calibration, TemperatureFit
 from vitral.weights.own import Weights
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The metrics of a run on test pictures, with the outputs and labels that they come from."""
+    """The metrics of a model on test pictures, with the outputs and labels that they come from."""
 
-    run: Run
+    origin: Run | None  # the run that it is of; None: the weights are in no run
     weights: Weights
     calibration: Calibration | None  # None: there were no validation pictures to find a temperature with
     pack: Pack
     numbers: NDArray[np.int64]  # (n,) of the test pictures in the pack
     outputs: Outputs
     labels: NDArray[np.int64]  # (n,)
-    folder: Path  # where the results are written
+    results: Path | None  # the folder that they are written into; None: nowhere
     own: bool = True  # whether these are the run's own test pictures, and not those of another source
     mirrored: bool = False  # whether the mean with the mirror image was taken
     notes: tuple[str, ...] = ()  # a sentence each
+    left_out: list[str] = field(default_factory=list)  # what there was no time for
+
+    @property
+    def run(self) -> Run:
+        """The run; a RunError for weights that are in none."""
+        if self.origin is None:
+            raise RunError("The weights that were measured are in no run.")
+        return self.origin
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the results; a RunError where they are not written."""
+        if self.results is None:
+            raise RunError("These results are not written: say where, with out.")
+        return self.results
 
     @property
     def pictures(self) -> int:
@@ -104,7 +122,7 @@ class Evaluation:
     def baseline(self) -> BaselineComparison | None:
         """The comparison with the simple methods that were tried first, if they were."""
         baseline = self.run.baseline if self.own else None
-        return None if baseline is None else compare_with_baseline(baseline, self.samples, self.right)
+        return None if baseline is None else compare_with_baseline(baseline, self.samples, self.right, self.group_of)
 
     @property
     def beside(self) -> BaselineComparison | None:
@@ -152,6 +170,7 @@ class Evaluation:
             "figures": _as_dicts(self.metrics.figures),
             **{f"{name}_by_chance": value for name, value in self.metrics.by_chance.items()},
             **({"temperature": float(self.calibration.temperature)} if self.calibration else {}),
+            **({"temperature_fit": _fit(self.calibration.fit)} if self.calibration and self.calibration.fit else {}),
             **({"uncalibrated": _as_dicts(plain)} if self.calibration else {}),
             **({"called_unknown": asdict(self.unknown)} if self.unknown else {}),
             "class_names": list(names),
@@ -166,10 +185,15 @@ class Evaluation:
                     "label": names[self.labels[i]],
                     "predicted": names[predicted[i]],
                     "probability": float(self.probabilities[i, predicted[i]]),
+                    **({"group": self.group_of[i]} if self.group_of else {}),
                 }
                 for i, sample in enumerate(self.samples)
             ],
         }
+
+
+def _fit(fit: TemperatureFit) -> dict[str, Any]:
+    return {**asdict(fit), "kept": fit.kept}
 
 
 def _as_dicts(figures: dict[str, Figure]) -> dict[str, dict[str, Any]]:
@@ -191,12 +215,15 @@ def _open_own(recipe: Recipe, run: Run) -> Index:
 
 
 def evaluate(
-    run: Run | str | Path,
+    run: Source,
     data: str | Path | None = None,
     *,
     mirrored: bool = False,
     source: PythonSource | Pack | None = None,
+    out: str | Path | None = None,
     code: Code = (),
+    seconds: float = math.inf,
+    tell: Tell = silent,
 ) -> Evaluation:
     """Measure a run on its test pictures, write evaluation.json and draw the figures into its folder.
 
@@ -204,50 +231,88 @@ def evaluate(
     picture's mirror image and takes the mean. Both are written into a folder of their own in `evaluations/`.
     `source`: the pictures that the run was trained with, where a Python program handed them over, or as a Pack that is
     open already. `code`: files of Python that may be run, where the model is in one.
+
+    `run` may also be weights that are in no run, Weights, or a module of timm or transformers in memory: it is measured
+    on all pictures of `data` or `source`. Its results are written where `out` says, or nowhere.
+
+    After so many `seconds`, what can wait is left out: the check of all pictures, the grades of maps. `tell` hears how
+    far it is.
     """
     from vitral.evaluation.figures import draw
     from vitral.evaluation.report import write_report
 
-    run = run if isinstance(run, Run) else Run.load(run)
-    weights = run.weights(code)
-    weights.check_head(str(run.folder))
-    run.check_writable()
-    packed, numbers, labels, notes = _own(run, weights, source) if data is None else _other(run, weights, str(data))
-    outputs = outputs_of_pack(weights.model, packed, numbers, weights.preprocess, mirrored)
-    if mirrored and (run.folder / CALIBRATION).is_file():
+    ends_at = time.perf_counter() + seconds
+    if out is not None and Run.is_run(out):
+        raise RunError(f"{out} is a run, and has an evaluation of its own. Choose another folder with out.")
+    has_pictures = data is not None or source is not None  # else it must be a run
+    if isinstance(run, str | Path) and not has_pictures and Path(run).exists() and not Run.is_run(run):
+        raise RunError(f"{run} is not a run, so it has no pictures of its own. Name some: vitral evaluate {run} FOLDER")
+    origin = Run.load(run) if isinstance(run, str | Path) and not has_pictures else run_of(run)
+    weights, calibration = load_calibrated(origin or run, code)
+    name = str(run) if isinstance(run, str | Path) else str(origin.folder) if origin else name_of_source(run)
+    weights.check_head(name)
+    folder = Path(out) if out is not None else _folder(origin, data, mirrored) if origin else None
+    if origin:
+        origin.check_writable()
+    if origin and data is None:
+        packed, numbers, labels, notes = _own(origin, weights, source, tell)
+    else:
+        packed, numbers, labels, notes = _other(origin, name, weights, source if data is None else data, tell)
+    outputs = outputs_of_pack(weights.model, packed, numbers, weights.preprocess, mirrored, tell)
+    if mirrored and calibration:
         notes += ("The temperature was found without mirror images: probabilities may be less well calibrated.",)
-    if mirrored and run.recipe.data.augment.flip == "none":
+    if mirrored and origin and origin.recipe.data.augment.flip == "none":
         notes += ("It has not learnt from mirrored pictures (data.augment.flip), so they may be strange to it.",)
     evaluation = Evaluation(
-        run=run,
+        origin=origin,
         weights=weights,
-        calibration=Calibration.load(run.folder, weights.model),
+        calibration=calibration,
         pack=packed,
         numbers=numbers,
         outputs=outputs,
         labels=labels,
-        folder=_folder(run, data, mirrored),
-        own=data is None,
+        results=folder,
+        own=origin is not None and data is None,
         mirrored=mirrored,
-        notes=notes,
+        notes=(*weights.notes, *notes),
     )
     if 1 < len(evaluation.groups) < 2 * FEW_GROUPS:
         few = f"The pictures are of {len(evaluation.groups)} groups only: another group may be quite different."
-        evaluation = replace(evaluation, notes=(*notes, few))
-    run.write_evaluation(evaluation.write(), evaluation.folder)
-    with run.writing():
-        draw(evaluation)
-        write_report(evaluation)
+        evaluation = replace(evaluation, notes=(*evaluation.notes, few))
+    if folder is not None:
+        place = origin or Run(folder)
+        place.write_evaluation(evaluation.write(), folder)
+        with place.writing():
+            tell(Progress(0, 1, "drawing"))
+            draw(evaluation)
+            if evaluation.own:
+                now = time.perf_counter()
+                _check_pictures(evaluation, until(now + (ends_at - now) / 2, tell))
+            if origin:
+                write_report(evaluation, until(ends_at, tell))
     return evaluation
+
+
+def _check_pictures(evaluation: Evaluation, tell: Tell) -> None:
+    """Write check.json, where nobody has and there is time for it."""
+    run, packed = evaluation.run, evaluation.pack
+    if run.checked is not None or len(packed.index.samples) > UNASKED:
+        return
+    try:
+        report = check(packed.index, tell, packed.inspection)
+    except OutOfTime:
+        evaluation.left_out.append("a check of all pictures")
+    else:
+        run.write_checked(report.write())
 
 
 def _folder(run: Run, data: str | Path | None, mirrored: bool) -> Path:
     """The folder of the results: the run's own, or one in evaluations/ that nothing else is in."""
     if data is None:
-        return run.folder / "evaluations" / "own-mirrored" if mirrored else run.folder
+        return run.folder / EVALUATIONS / "own-mirrored" if mirrored else run.folder
     name = last_name(str(data)) + ("-mirrored" if mirrored else "")
     for number in count(1):
-        folder = run.folder / "evaluations" / (name if number == 1 else f"{name}-{number}")
+        folder = run.folder / EVALUATIONS / (name if number == 1 else f"{name}-{number}")
         previous = Run(folder).evaluation
         if previous is None or (previous.get("source"), previous.get("mirrored", False)) == (str(data), mirrored):
             return folder
@@ -257,14 +322,14 @@ def _folder(run: Run, data: str | Path | None, mirrored: bool) -> Path:
 Pictures = tuple[Pack, NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]  # pack, numbers, labels, notes
 
 
-def _own(run: Run, weights: Weights, source: PythonSource | Pack | None) -> Pictures:
+def _own(run: Run, weights: Weights, source: PythonSource | Pack | None, tell: Tell) -> Pictures:
     """The run's own test pictures."""
     recipe = run.recipe
     if isinstance(source, Pack):
         packed = source
     else:
         index = _open_own(recipe, run) if source is None else open_python(source, recipe.data)
-        packed = pack(index, weights.preprocess, data_directory(recipe.data.directory))
+        packed = pack(index, weights.preprocess, data_directory(recipe.data.directory), tell)
     if packed.sha256 != run.record.data.sha256:
         raise DataError(
             f"The pictures of {recipe.data.source} are not those that {run.folder} was trained with: "
@@ -273,15 +338,24 @@ def _own(run: Run, weights: Weights, source: PythonSource | Pack | None) -> Pict
     numbers = packed.of("test")
     if not len(numbers):
         raise DataError(f"{recipe.data.source} has no test pictures to measure {run.folder} on.")
-    if run.checked is None and len(packed.index.samples) <= UNASKED:
-        run.write_checked(check(packed.index, inspection=packed.inspection).write())
     return packed, numbers, packed.index.labels[numbers], tuple(packed.notes)
 
 
-def _other(run: Run, weights: Weights, source: str) -> Pictures:
+def _other(
+    run: Run | None, model: str, weights: Weights, source: str | Path | PythonSource | Pack | None, tell: Tell
+) -> Pictures:
     """All pictures of another source whose class the model knows."""
-    settings = run.recipe.changed({"data.source": source}).data
-    packed = pack(open_source(settings), weights.preprocess, data_directory(settings.directory))
+    if source is None:
+        raise DataError(f"{model} is no run, so it has no test pictures of its own: name some to measure it on.")
+    recipe = run.recipe if run else Recipe()
+    if isinstance(source, Pack):
+        index = source.index  # its pixels may have been prepared for another model
+    elif isinstance(source, str | Path):
+        index = open_source(recipe.changed({"data.source": str(source)}).data)
+    else:
+        index = open_python(source, recipe.data)
+    packed = pack(index, weights.preprocess, data_directory(recipe.data.directory), tell)
+    source = packed.index.source
     known = {name: label for label, name in enumerate(weights.class_names)}
     theirs = np.array([known.get(name, -1) for name in packed.index.class_names])
     numbers = np.concatenate([packed.of(split) for split in SPLITS])
@@ -289,7 +363,7 @@ def _other(run: Run, weights: Weights, source: str) -> Pictures:
     unknown = [name for name in packed.index.class_names if name not in known]
     if not (labels >= 0).any():
         raise DataError(
-            f"{source} has no class that {run.folder} knows: it has {_some(unknown)}, and the model {_some([*known])}."
+            f"{source} has no class that {model} knows: it has {_some(unknown)}, and the model {_some([*known])}."
         )
     notes = [*packed.notes, f"All readable pictures of {source} are measured on, whatever split they are in."]
     if unknown:
@@ -298,7 +372,7 @@ def _other(run: Run, weights: Weights, source: str) -> Pictures:
         )
     if missing := [name for name, label in known.items() if not (labels == label).any()]:
         notes.append(f"{source} has no pictures of {_some(missing)}: nothing is known about that.")
-    notes += training_overlap(run, packed, numbers[labels >= 0])
+    notes += training_overlap(run, packed, numbers[labels >= 0]) if run else []
     return packed, numbers[labels >= 0], labels[labels >= 0], tuple(notes)
 
 

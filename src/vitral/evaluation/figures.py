@@ -29,7 +29,7 @@ COLUMNS = 8  # pictures side by side
 
 def draw(evaluation: "Evaluation") -> None:
     """Draw all figures of an evaluation. The curves belong to the run, and are drawn for its own evaluation only."""
-    if evaluation.folder == evaluation.run.folder:
+    if evaluation.origin and evaluation.folder == evaluation.run.folder:
         curves(evaluation)
     classes(evaluation)
     confusion(evaluation)

@@ -1,23 +1,22 @@
 """Is A really better than B? Two sets of answers for the same pictures, picture by picture."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitral.evaluation.metrics import FEW
+from vitral.evaluation.metrics import FEW, FEW_GROUPS
 
-DRAWS = 2_000
+# What another seed is taken to do where one run is all there is: the sd of an accuracy p over seeds is at most so many
+# times √(p (1 − p)). The largest that was measured is 0.12: docs/decisions/0017-what-better-means.md
+SEED_SPREAD = 0.15
 
 
 @dataclass(frozen=True)
 class PairedComparison:
-    """How much better the second is than the first, with a 95 % confidence interval.
-
-    By a bootstrap over pictures; one run beside one is judged by McNemar's exact test. Pictures that both have right,
-    or both wrong, say nothing: the interval is narrower than those of the two accuracies. What other seeds would give
-    is not in it.
-    """
+    """How much better the second is than the first, with a confidence interval."""
 
     first: str
     second: str
@@ -25,14 +24,14 @@ class PairedComparison:
     difference: float  # of the share of right answers
     low: float
     high: float
-    by_luck: float | None  # how probable as large a difference is if both are equally good; of several runs, None
+    level: float  # of the interval: 0.95
+    runs: tuple[int, int] | None  # each of another seed, which the interval covers; None: these two weights alone
+    few: bool = False  # too few pictures, or groups of them, to tell
 
     @property
     def is_sure(self) -> bool:
         """Whether the difference is more than luck."""
-        if self.by_luck is not None:
-            return self.by_luck < 0.05
-        return self.low > 0 or self.high < 0
+        return not self.few and (self.low > 0 or self.high < 0)
 
     @property
     def verdict(self) -> str:
@@ -41,36 +40,99 @@ class PairedComparison:
         if self.difference < 0:
             better, worse, low, high = worse, better, -high, -low
         pictures = f"{self.pictures:,} test picture{'s' if self.pictures > 1 else ''}"
-        if self.pictures < FEW:
-            few = f"{pictures} {'is' if self.pictures == 1 else 'are'} too few"
+        if self.few:
+            of = "" if self.pictures < FEW else f", of fewer than {FEW_GROUPS} groups,"
+            few = f"{pictures}{of} {'is' if self.pictures == 1 else 'are'} too few"
             return f"{better} and {worse}: {few} to tell which is better."
         if not self.difference:
             return f"{better} and {worse} have equally many of {pictures} right."
         apart = f"{better} has {100 * abs(self.difference):.1f} percentage points more of {pictures} right than {worse}"
-        interval = f"95 % interval {100 * low:.1f} to {100 * high:.1f}"
+        of = "" if self.runs is None else " over seeds and pictures"
+        interval = f"{100 * self.level:.3g} % interval{of} {100 * low:.1f} to {100 * high:.1f}"
+        if self.runs is None or min(self.runs) > 1:
+            if self.is_sure:
+                condition = "" if self.runs else ", with these pictures to learn from"
+                return f"{apart} ({interval}): it is better{condition}."
+            return f"{apart}, which can be luck ({interval}): they are not told apart."
         if self.is_sure:
-            return f"{apart} ({interval}): it is better."
-        return f"{apart}, which can be luck ({interval}): they are not told apart."
+            return f"{apart} ({interval}, taking another seed to change it by no more than elsewhere): it is better."
+        return f"{apart}, which another seed may give ({interval}): cannot tell, train more seeds (--seeds 3)."
 
 
-def compare_paired(first: str, second: str, right: NDArray[np.float64], other: NDArray[np.float64]) -> PairedComparison:
-    """Compare two sets of answers, picture by picture. `right` and `other`, (n,): the share of the
-    runs that had each picture right; of one run 0 or 1."""
-    apart = other - right
-    random = np.random.default_rng(0)  # the same interval each time
-    means = [float(apart[random.integers(0, len(apart), len(apart))].mean()) for _ in range(DRAWS)]
-    low, high = np.quantile(means, [0.025, 0.975])
-    one_each = bool(np.isin([right, other], [0, 1]).all())
-    by_luck = luck(int((apart > 0).sum()), int((apart < 0).sum())) if one_each else None
-    return PairedComparison(first, second, len(apart), float(apart.mean()), float(low), float(high), by_luck)
+def compare_paired(
+    first: str,
+    second: str,
+    right: NDArray[np.float64],  # (runs, n): 1 where a run had a picture right
+    other: NDArray[np.float64],  # (runs, n), for the same pictures
+    *,
+    groups: Sequence[str] | None = None,  # (n,) pictures of one group are not independent
+    level: float = 0.95,
+    over_seeds: bool = True,
+) -> PairedComparison:
+    """Compare two sets of answers, picture by picture. The interval covers other pictures and, unless `over_seeds` is
+    False, other seeds: `right` and `other` have a row for each.
 
+    Pictures that both have right, or both wrong, say nothing: it is narrower than those of the two accuracies.
 
-def luck(gained: int, lost: int) -> float:
-    """The probability that two equally good models differ so much (McNemar's exact test).
-
-    >>> luck(4, 0)
-    0.125
+    >>> right, other = np.repeat([1.0, 0.0], [150, 50])[None], np.repeat([1.0, 0.0], [190, 10])[None]
+    >>> compare_paired("A", "B", right, other).is_sure
+    True
     """
-    from scipy.stats import binomtest
+    from scipy.stats import t
 
-    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+    count, difference = right.shape[1], float(other.mean() - right.mean())
+    if groups is not None:
+        right, other = _by_group(right, groups), _by_group(other, groups)
+    units = right.shape[1]
+    # As if there were two pictures more, one for each: else a few that differ would seem sure (Bonett and Price 2012).
+    one = math.sqrt((1 / len(right) + 1 / len(other)) / 2)
+    apart = np.append(other.mean(axis=0) - right.mean(axis=0), [one, -one])
+    middle, pictures = float(apart.mean()), float(apart.var()) / len(apart)
+    spreads = [_seed_spread(answers) for answers in (right, other)] if over_seeds else []
+    seeds, noise = (sum(spread[place] for spread in spreads) for place in (0, 2))
+    # Welch and Satterthwaite: between the degrees of freedom of the wider group and those of both.
+    doubt = sum(variance**2 / freedom for variance, freedom, _ in spreads)
+    wide, narrow = t.ppf((1 + level) / 2, [seeds**2 / doubt if doubt else math.inf, max(units - 1, 1)])
+    half = math.sqrt(wide**2 * seeds + narrow**2 * max(pictures - noise, 0))
+    few = count < FEW or (groups is not None and units < FEW_GROUPS)
+    runs = (len(right), len(other)) if over_seeds else None
+    return PairedComparison(first, second, count, difference, middle - half, middle + half, level, runs, few)
+
+
+def _by_group(right: NDArray[np.float64], groups: Sequence[str]) -> NDArray[np.float64]:  # (runs, n) → (runs, groups)
+    """The sum of each group, scaled so that their mean is that of the pictures."""
+    names, group = np.unique(groups, return_inverse=True)
+    return np.stack([np.bincount(group, row) for row in right]) * len(names) / len(groups)
+
+
+def _seed_spread(right: NDArray[np.float64]) -> tuple[float, float, float]:  # (runs, n)
+    """The variance of the mean accuracy over seeds, and its degrees of freedom; and how much of it is the chance of
+    single answers, which is in the variance over pictures too."""
+    runs, pictures = right.shape
+    if runs == 1:
+        share = float(right.sum() + 2) / (pictures + 4)  # never 0 or 1
+        return SEED_SPREAD**2 * share * (1 - share), math.inf, 0.0
+    apart = right - right.mean(axis=0)  # from what the runs answer on average
+    noise = float(apart.var(axis=1, ddof=1).sum()) / ((runs - 1) * runs * pictures)
+    # At least that: two seeds may happen to have equally many right.
+    return max(float(right.mean(axis=1).var(ddof=1)) / runs, noise), runs - 1, noise
+
+
+def luck(gains: NDArray[np.int64]) -> float:
+    """The probability that two equally good models differ so much, by the exact test that turns signs at random.
+
+    `gains`: how many right answers more one of them has for each picture (McNemar's test), or for each group of them.
+
+    >>> luck(np.array([1, 1, 0, 1, 1]))
+    0.125
+    >>> luck(np.array([4]))  # all of one group: it might as well have gone the other way
+    1.0
+    """
+    chances = np.ones(1)  # of each sum from -n to n, n = 0
+    for size in np.abs(gains[gains != 0]):
+        wider = np.zeros(len(chances) + 2 * size)
+        wider[: len(chances)] += chances / 2
+        wider[2 * size :] += chances / 2
+        chances = wider
+    sums = np.arange(len(chances)) - len(chances) // 2
+    return min(1.0, float(chances[np.abs(sums) >= abs(gains.sum())].sum()))

@@ -32,12 +32,12 @@ from vitral.evaluation.evaluate import training_overlap
 from vitral.evaluation.metrics import Figure, share
 from vitral.evaluation.paired import PairedComparison, compare_paired
 from vitral.files import write_whole
+from vitral.inference import Source, name_of_source, run_of
 from vitral.plugin import Code
 from vitral.progress import Progress, Tell, silent
-from vitral.run import Run, name_of
 from vitral.settings import FORMAT
 from vitral.version import __version__
-from vitral.weights.pretrained import Pretrained
+from vitral.weights.own import Weights
 
 FOLDS = 5
 NEIGHBOURS = (1, 3, 5, 10, 20, 50)
@@ -127,10 +127,10 @@ class ProbeResult:
     def against(self, other: "ProbeResult") -> PairedComparison:
         """Compare this linear probe with another one, picture by picture."""
         wrong = sorted({*self.linear.wrong, *other.linear.wrong})
-        ours, theirs = (np.ones(self.tested) for _ in range(2))
+        ours, theirs = (np.ones((1, self.tested)) for _ in range(2))
         for place, sample in enumerate(wrong):
-            ours[place], theirs[place] = sample not in self.linear.wrong, sample not in other.linear.wrong
-        return compare_paired(other.weights, self.weights, theirs, ours)
+            ours[0, place], theirs[0, place] = sample not in self.linear.wrong, sample not in other.linear.wrong
+        return compare_paired(other.weights, self.weights, theirs, ours, over_seeds=False)
 
 
 def _load_or_none(path: Path) -> ProbeResult | None:
@@ -141,11 +141,11 @@ def _load_or_none(path: Path) -> ProbeResult | None:
         return None
 
 
-def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent, code: Code = ()) -> ProbeResult:
+def probe(weights: Source, source: str | Path | Data, *, tell: Tell = silent, code: Code = ()) -> ProbeResult:
     """Measure the accuracy of kNN and of a linear probe on the features of a frozen backbone.
 
-    `weights` is what `load_pretrained` takes, `source` what `vitral check` takes. Train and validation pictures are
-    learnt from, test pictures are measured on. `tell` hears how far it is.
+    `weights` is a run, what `load_pretrained` takes, or Weights; `source` what `vitral check` takes. Train and
+    validation pictures are learnt from, test pictures are measured on. `tell` hears how far it is.
 
     >>> result = probe("weights/vit_tiny_patch16_224", "food")  # doctest: +SKIP
     >>> f"{result.linear.right} of {result.tested}"  # doctest: +SKIP
@@ -161,9 +161,10 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
     features = _features(pretrained, packed, np.concatenate([learn, test]), tell)
     task = Task(features, len(learn), index.labels[learn], index.labels[test], _folds(index, learn), tell)
     names = np.array(index.samples)[test]
-    again = training_overlap(Run.load(weights), packed, test) if Run.is_run(weights) else []
+    run = run_of(weights)
+    again = training_overlap(run, packed, test) if run else []
     return ProbeResult(
-        weights=name_of(weights),
+        weights=name_of_source(weights),
         weights_sha256=identity(pretrained),
         source=index.source,
         pictures_sha256=packed.sha256,
@@ -179,7 +180,7 @@ def probe(weights: str | Path, source: str | Path | Data, *, tell: Tell = silent
 
 
 def out_of_fold(
-    weights: str | Path, source: str | Path | Data, sha256: str = "", *, tell: Tell = silent, code: Code = ()
+    weights: Source, source: str | Path | Data, sha256: str = "", *, tell: Tell = silent, code: Code = ()
 ) -> OutOfFold:
     """The answers of linear probes to pictures that they have not learnt from, for all pictures of a source; where
     `sha256` is not empty, they must have that hash."""
@@ -200,7 +201,7 @@ def out_of_fold(
     return OutOfFold(packed, numbers, probabilities)
 
 
-def _features(pretrained: Pretrained, packed: Pack, numbers: Ints, tell: Tell) -> dict[str, Floats]:
+def _features(pretrained: Weights, packed: Pack, numbers: Ints, tell: Tell) -> dict[str, Floats]:
     """The features to choose from, by name: the input of the head, (n, F); and with the mean of the patches beside it,
     unless that is in the input."""
     model = pretrained.model

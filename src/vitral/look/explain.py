@@ -15,6 +15,7 @@ from vitral.data.config import Resize, Scale
 from vitral.data.decode import Picture, decode
 from vitral.data.preprocess import Preprocess
 from vitral.errors import DataError, RecipeError
+from vitral.inference import Source
 from vitral.look.grading import Grade, grade, with_random_weights
 from vitral.look.inspected_model import InspectedModel
 from vitral.look.maps import Some, blocks_of
@@ -103,8 +104,8 @@ class Explainer:
         self.blocks = blocks_of(inspected.model, blocks)
 
     @classmethod
-    def load(cls, source: str | Path, method: str | None = None, blocks: Some = -1, code: Code = ()) -> "Explainer":
-        """The explainer of a run, or of weights of any library."""
+    def load(cls, source: Source, method: str | None = None, blocks: Some = -1, code: Code = ()) -> "Explainer":
+        """The explainer of a run, of weights of any library, or of a model in memory."""
         return cls(InspectedModel.load(source, code), method, blocks)
 
     @cached_property

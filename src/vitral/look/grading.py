@@ -24,7 +24,7 @@ from vitral.look.maps import eval_mode
 from vitral.model.vit import ViT
 
 STEPS = 16  # numbers of patches that the model runs with
-RANDOM = 8  # maps to compare with: by luck alone one map in nine is better than eight others
+RANDOM = 19  # maps to compare with: by luck alone one map in twenty is better than nineteen others
 TOKENS = 8_192  # in a batch: enough to keep the processor busy, little memory
 
 
@@ -123,7 +123,7 @@ class Grade:
 
     @property
     def better(self) -> bool:
-        """Whether the answer falls sooner than with every random map. One map in nine would do so by luck alone."""
+        """Whether the answer falls sooner than with every random map. One map in twenty would do so by luck alone."""
         return self.deletion < self.random[0]
 
     @property

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError, RecipeError
-from vitral.inference import Inference, load_calibrated
+from vitral.inference import Inference, Source, load_calibrated, name_of_source
 from vitral.look.maps import as_vit, each_block, layout_of, queries_of
 from vitral.look.readings import FOR_A_CLASS, METHODS, class_attention
 from vitral.model.shapes import shapes
@@ -66,15 +66,17 @@ class InspectedModel:
         # Where the classes have no names, a number would look like an answer.
         self.class_names = tuple(f"class {name}" for name in names) if unnamed else names
         self.calibration = calibration
-        self.notes = weights.notes if isinstance(weights, Pretrained) else ()  # what had to be guessed of it
+        self.notes = weights.notes  # what had to be guessed of it
         self.layout = layout_of(self.model, self.preprocess.image_size)
         is_small = sum(row.flops * row.times for row in shapes(self.model.config)) < SMALL
         self._worker = one_core_each(1) if is_small else ThreadPoolExecutor(1)
 
     @classmethod
-    def load(cls, source: str | Path, code: Code = ()) -> "InspectedModel":
-        """The model of a run, or of weights of any library. Without classes it has maps and no answers."""
+    def load(cls, source: Source, code: Code = ()) -> "InspectedModel":
+        """The model of a run, of weights of any library, or in memory. Without classes it has maps and no answers."""
         weights, calibration = load_calibrated(source, code)
+        if not isinstance(source, str | Path):
+            return cls(name_of_source(source), weights, calibration)
         path = Path(source)
         if path.is_file() and path.stem == "model":
             path = path.resolve().parent  # the name of the folder says more

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitral.errors import RecipeError
 from vitral.model.interface import Model
 from vitral.model.pools import POOLS
 from vitral.model.vit import Block, ViT
+from vitral.weights.own import Weights
+from vitral.weights.pretrained import load_pretrained
 
 Some = int | Sequence[int] | Literal["all"]
 Queries = Literal["class", "answer", "patches", "all"] | int | Sequence[int]
@@ -82,9 +84,15 @@ class Maps:
 
 
 def attention_maps(
-    model: Model, images: Tensor, *, blocks: Some = -1, heads: Some = "all", queries: Queries = "class"
+    model: Model | Weights | nn.Module,
+    images: Tensor,
+    *,
+    blocks: Some = -1,
+    heads: Some = "all",
+    queries: Queries = "class",
 ) -> Maps:
-    """The attention of these blocks, heads and query tokens, in the order in which they are named.
+    """The attention of these blocks, heads and query tokens, in the order in which they are named. `model` may also be
+    Weights, or a module of timm or transformers.
 
     Numbers start at 0, and negative ones count from the end. Token 0 is the class token, where there is one. "answer"
     are the tokens that the answer is read from: the class token, both of a distilled model, or the patches where their
@@ -96,7 +104,9 @@ def attention_maps(
     >>> maps.shares.shape, maps.over_patches().shape
     (torch.Size([1, 2, 2, 1, 5]), torch.Size([1, 2, 2, 1, 2, 2]))
     """
-    vit = as_vit(model)
+    if isinstance(model, Weights):
+        model = model.model
+    vit = as_vit(model if isinstance(model, Model) else load_pretrained(model).model)
     which = blocks_of(vit, blocks)
     by_block = dict(each_block(vit, images, blocks=which, heads=heads, queries=queries))
     return Maps(

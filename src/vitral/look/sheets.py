@@ -146,7 +146,8 @@ def _line(
     """Write one line; of a line that does not fit, the end: names differ there."""
     text = "".join(sign if sign.isprintable() else "·" for sign in text)
     font = _font(size, bold)
-    line, start = text, 0
+    start = max(0, len(text) - int(room))  # more letters than pixels never fit
+    line = f"…{text[start:]}" if start else text
     while pen.textlength(line, font) > room:
         start += 1
         line = f"…{text[start:]}"

@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitral.data.config import Augment
+from vitral.data.config import AnyResize, AsItIs, Augment, Scale
 from vitral.data.decode import describe
 from vitral.data.sources import Index, open_source
 from vitral.errors import DataError
 from vitral.plugin import Code
 from vitral.recipe import Recipe
 from vitral.recipes.quick import quick_model, quick_train
-from vitral.training.config import Init
+from vitral.training.config import Init, parse_budget
 
 if TYPE_CHECKING:
     from vitral.weights.pretrained import Pretrained
 
 SIZE_SAMPLE = 100  # pictures whose size is read
 PHOTOGRAPH = 56  # pixels: from here on a picture counts as a photograph, and is made smaller
-SQUARE = 1.5  # times as long as high, or high as long: up to here the middle square shows enough
+LARGE = 1_000  # pixels: from here on decoding is what packing waits for
+SQUARE = 1.5  # times as long as high, or high as long: up to here a square will do
 LONGEST = 3  # times
+SHORT = 120  # seconds
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,11 @@ def choose(source: str, settings: Mapping[str, Any] | None = None, code: Code = 
     size, patch = _sizes(height, width)
     augment, how = _augment(index.channels, min(height, width))
     budget = "30s" if count < 100 else "2m" if count < 1_000 else "5m" if count < 10_000 else "10m"
-    batch = 2 ** int(np.log2(np.clip(count // 4, 2, 128)))
+    length = {name: value for name, value in settings.items() if name in ("train.budget", "train.epochs")}
+    train = Recipe().changed({"train.budget": budget}).changed(length).train
+    batch = _batch_size(count, parse_budget(train.budget)[0] if min(height, width) >= PHOTOGRAPH else 0.0)
     recipe = Recipe(model=quick_model(size, patch), train=quick_train(budget, batch, baseline=True)).changed(
-        {"data.jpeg": "scaled", "data.augment": augment.write()}
+        {"data.augment": augment.write()}
     )
     pixels = f"{size} × {size}" if isinstance(size, int) else f"{size[1]} × {size[0]}"
     # Each sentence with the settings that it explains: it is left out where a person has decided one of them.
@@ -70,6 +74,11 @@ def choose(source: str, settings: Mapping[str, Any] | None = None, code: Code = 
         f"{count:,} pictures to learn from: {batch} a step.": "train.batch_size",
         f"For so many, {budget} (train.budget).": ("train.budget", "train.epochs"),
     }
+    if min(height, width) >= LARGE:
+        reasons[
+            "They are decoded in full, so that other libraries see the same pixels; data.jpeg=scaled packs large JPEG "
+            "files several times as fast, and then they do not."
+        ] = "data.jpeg"
     if min(height, width) >= PHOTOGRAPH and count < FEW:
         for backbone in _at_hand():
             reasons[
@@ -77,7 +86,7 @@ def choose(source: str, settings: Mapping[str, Any] | None = None, code: Code = 
                 f"photographs of food had 96 % right and not 75. `vitral probe {backbone} {source}` tells in a minute."
             ] = "init.weights"
     why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in settings))
-    return RecipeChoice(recipe.changed(settings), why, index)
+    return RecipeChoice(recipe.changed(settings), (*why, *recipe.dropped(settings)), index)
 
 
 FEW, SOME = 2_000, 20_000  # pictures to learn from
@@ -116,7 +125,7 @@ def _from_weights(settings: Mapping[str, Any], index: Index, code: Code) -> Reci
     batch = 2 ** int(np.log2(np.clip(count // 4, 2, 64)))
     choices: dict[str, Any] = {
         "model": config.write() | {"classes": 0},
-        "data.resize": preprocess.write()["resize"],
+        "data.resize": _resize(preprocess.resize).write(),
         "data.interpolation": preprocess.interpolation,
         "data.background": preprocess.background,
         "data.jpeg": preprocess.jpeg,
@@ -135,7 +144,17 @@ def _from_weights(settings: Mapping[str, Any], index: Index, code: Code) -> Reci
         f"{batch} pictures a step, {recipe.train.epochs} epochs.": ("train.batch_size", "train.epochs", "train.budget"),
     }
     why = tuple(reason for reason, about in reasons.items() if not any(name.startswith(about) for name in settings))
-    return RecipeChoice(recipe.changed(settings), (*why, *pretrained.notes), index, pretrained)
+    return RecipeChoice(
+        recipe.changed(settings), (*why, *recipe.dropped(settings), *pretrained.notes), index, pretrained
+    )
+
+
+def _resize(theirs: AnyResize) -> AnyResize:
+    """The resize of the weights, if every library can do the same; else, with the same share, `stretch`, which is equal
+    for square pictures. docs/decisions/0016-what-leaves-arrives.md says why."""
+    if isinstance(theirs, AsItIs) or theirs.kind == "stretch":
+        return theirs
+    return Scale(kind="stretch", share=theirs.share)
 
 
 def _pair(size: Any) -> int | tuple[int, int] | None:
@@ -186,6 +205,15 @@ def _shape(index: Index) -> tuple[int, int]:
         raise DataError(f"None of {len(numbers)} pictures of {index.source} that were looked at can be read.")
     heights, widths = zip(*shapes, strict=True)
     return int(median(heights)), int(median(widths))
+
+
+def _batch_size(count: int, seconds: float) -> int:
+    """Pictures a step: few of few; and fewer in a short time (0: any), where more steps teach more than larger ones.
+
+    >>> _batch_size(1_819, 0), _batch_size(1_819, 60), _batch_size(12, 60)
+    (128, 64, 2)
+    """
+    return 2 ** int(np.log2(np.clip(count // 4, 2, 64 if 0 < seconds <= SHORT else 128)))
 
 
 def _sizes(height: int, width: int) -> tuple[int | tuple[int, int], int]:

@@ -223,6 +223,11 @@ class Train(Settings):
         exclude_if=lambda objective: objective == ClassificationSettings(),  # it came after format 1
         description="what is learnt by: classification, or one's own: mine.py:focal",
     )
+    restarts: tuple[Annotated[StrictInt, Field(ge=1)], ...] = Field(
+        default=(),
+        exclude_if=lambda restarts: restarts == (),  # it came after format 1
+        description="steps after which warm-up and schedule begin anew, as where a finished run was trained longer",
+    )
     label_smoothing: float = Field(default=0.0, ge=0, lt=1, description="share of the target spread over all classes")
     class_weights: Literal["none", "balanced"] = Field(
         default="none", description="balanced: a class weighs more in the loss the fewer pictures it has"
@@ -250,6 +255,12 @@ class Train(Settings):
         default="auto", description="torch.compile; auto: where a long training is faster with it, by measuring"
     )
     regularise: Regularise = Regularise()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if list(self.restarts) != sorted(set(self.restarts)):
+            raise ValueError(f"train.restarts is {list(self.restarts)}: each should come after the one before.")
+        return self
 
 
 def parse_budget(text: str) -> tuple[float, int]:

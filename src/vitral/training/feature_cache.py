@@ -22,6 +22,7 @@ from vitral.training.config import Fixed
 
 MOST = 2**30  # bytes of the cache
 EACH = 64  # pictures at a time
+DOING = "what does not learn looks at the pictures, once"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +93,7 @@ def cache_features(
         for some in images:
             parts.append(_frozen_features(model, depth, some))
             done += len(some)
-            yield Progress(done, count, "what does not learn looks at the pictures, once")
+            yield Progress(done, count, DOING)
         tables.append(torch.cat(parts))
     place = np.zeros(len(batches.pack.index.samples), np.int64)
     for numbers in (batches.samples, validation):

@@ -9,29 +9,22 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from vitral.data.sources import Index
 from vitral.data.sources.python import PythonSource, open_python
 from vitral.errors import RecipeError
-from vitral.plugin import Code, Plugin, files_of, load_plugins
+from vitral.plugin import Code, files_of, load_plugins
+from vitral.progress import Progress, tap
 from vitral.recipe import Recipe
 from vitral.run import Choices, Run
+from vitral.training.budget import Forecast
 from vitral.training.preparation import Plan, prepare
-from vitral.training.session import Epoch, Session, resolve_run
+from vitral.training.session import Epoch, Session, begins_stretch, resolve_run
 from vitral.weights.pretrained import Pretrained
 
 SAVE_EVERY = 30.0  # seconds between checkpoints
-
-
-@dataclass(frozen=True)
-class Packing:
-    """Pictures are decoded, once for all trainings on them; or a teacher or frozen blocks look at each of them."""
-
-    done: int
-    total: int
-    waiting: bool  # for another process that packs the same pictures
-    doing: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,16 @@ class Finished:
     seconds: float
 
 
-Event = Packing | Started | Step | Epoch | Corrected | Saved | Finished
+@dataclass(frozen=True)
+class Scored:
+    """The run was measured on its test pictures: by `vitral train`, after Finished. `train` itself sends none."""
+
+    run: Run
+    figures: Mapping[str, float]  # accuracy, loss, …: as in evaluation.json
+
+
+Event = Progress | Started | Step | Epoch | Corrected | Saved | Finished | Scored
+Packing = Progress  # the old name
 Listener = Callable[[Event], None]
 
 
@@ -102,7 +104,8 @@ def train(
     """Train as the recipe asks, and return the run.
 
     `out` is its folder; without it, the next free one in `runs/`. With `resume`, what was begun there goes on, to the
-    bit as if it had never stopped, and the recipe may be left out. Checkpoints are written every `save_every` seconds.
+    bit as if it had never stopped, and the recipe may be left out; a finished run is trained longer by a recipe with
+    more train.epochs or train.budget. Checkpoints are written every `save_every` seconds.
     A budget counts from `began`, by `time.perf_counter`; without it, from now.
 
     `source` takes the place of data.source: pictures that a Python program hands over, such as a torch Dataset (see
@@ -143,7 +146,7 @@ def events(
     start: Pretrained | None = None,
     code: Code = (),
 ) -> Generator[Event]:
-    """Train as `train` does, and yield what happens: Packing, Started, then Steps with an Epoch or Saved now and then,
+    """Train as `train` does, and yield what happens: Progress, Started, then Steps with an Epoch or Saved now and then,
     then Finished."""
     started_at = time.perf_counter() if began is None else began
     has_recipe, index = recipe is not None, source if isinstance(source, Index) else None
@@ -151,16 +154,21 @@ def events(
         index = open_python(source, recipe.data if recipe else Run.load(out or "").recipe.data)
         recipe = recipe.changed({"data.source": index.source}) if recipe else None
     recipe, earlier = resolve_run(recipe, out, resume)
-    if earlier and earlier.record.state == "finished":
+    if earlier and earlier.record.state == "finished" and not begins_stretch(recipe, earlier):
         yield Finished(earlier, earlier.record.seconds or 0.0)
         return
     # Files that the person names are run: in the recipe, or in `code`. What is stored runs none.
     named = [*files_of(code), *(name.rpartition(":")[0] for name in recipe.plugins if has_recipe)]
     plugins = earlier.plugins(named) if earlier else load_plugins(recipe.plugins)
-    plan = yield from _make_plan(recipe, index, start, plugins, code)
-    session = Session.begin(recipe, plan, earlier, out, started_at)
+    preparation = prepare(recipe, index=index, start=start, plugins=plugins, code=code)
+    # A run that goes on has its plan; for a new one it should be worth beginning.
+    sooner = ", or data.jpeg=scaled if they are large JPEGs" if recipe.data.jpeg == "full" else ""
+    forecast = Forecast(recipe.train.budget, started_at, sooner)
+    plan = yield from preparation if earlier else tap(preparation, forecast)
+    session = yield from Session.begin(recipe, plan, earlier, out, started_at)
     learner, progress = plan.learner, session.progress
-    finished = False
+    finished, threads = False, torch.get_num_threads()
+    torch.set_num_threads(session.record.choices.threads)
     try:
         yield Started(
             session.run,
@@ -189,22 +197,10 @@ def events(
                 yield Corrected(step, before, now)
             if session.unsaved >= save_every:
                 yield Saved(step, session.save())
+        yield Progress(0, 1, "finishing")
         finished = True
     finally:
         # Also when the generator is closed or something fails: what was learnt is never lost.
         session.end(finished)
+        torch.set_num_threads(threads)
     yield Finished(session.run, session.seconds)
-
-
-def _make_plan(
-    recipe: Recipe, index: Index | None, start: Pretrained | None, plugins: Mapping[str, Plugin], code: Code
-) -> Generator[Event, None, Plan]:
-    """Prepare a plan; on the way there yield how far that is."""
-    preparation = prepare(recipe, index=index, start=start, plugins=plugins, code=code)
-    while True:
-        try:
-            progress = next(preparation)
-        except StopIteration as end:
-            plan: Plan = end.value
-            return plan
-        yield Packing(progress.done, progress.total, progress.waiting, progress.doing)

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +13,21 @@ from torch import Tensor, get_num_threads
 
 from vitral.data.batches import Batch
 from vitral.errors import RecipeError, RunError
+from vitral.progress import Progress
 from vitral.recipe import Recipe
-from vitral.run import Record, Run, free_folder
+from vitral.run import Record, Run, Stretch, free_folder
 from vitral.training.baseline import baseline
-from vitral.training.budget import CORRECTED_AT, LEAST_TIMED, Pace, Steps, correct, plan_steps
+from vitral.training.budget import (
+    BASELINE,
+    CORRECTED_AT,
+    LEAST_TIMED,
+    PROBE,
+    Pace,
+    Steps,
+    check_steps,
+    correct,
+    plan_steps,
+)
 from vitral.training.checkpoint import TrainingState, read_checkpoint, write_checkpoint
 from vitral.training.config import parse_budget
 from vitral.training.preparation import Plan
@@ -25,6 +37,8 @@ from vitral.weights.own import Weights
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
+
+TRYING = "trying out steps"
 
 
 class Epoch:
@@ -78,21 +92,41 @@ def resolve_run(recipe: Recipe | None, out: str | Path | None, resume: bool) -> 
         if out is not None:
             Run(Path(out)).check_free()  # now, and not when the pictures are packed
         return recipe, None
-    if recipe is not None and (changes := list(_differences(earlier.recipe.write(), recipe.write()))):
-        raise RunError(
-            f"{out} was begun with another recipe: {'; '.join(changes)}. Go on without these settings, or begin anew."
-        )
-    return earlier.recipe, earlier
+    before = earlier.recipe
+    if recipe is None:
+        return before, earlier
+    if before.train.restarts and not recipe.train.restarts:
+        recipe = recipe.changed({"train.restarts": before.train.restarts})
+    changes = dict(_differences(before.write(), recipe.write()))
+    if not changes:
+        return before, earlier
+    record = earlier.record
+    if record.state == "finished" and changes.keys() <= LENGTH:
+        length = {"train.epochs": recipe.train.epochs, "train.budget": recipe.train.budget}
+        return before.changed({**length, "train.restarts": sorted({*before.train.restarts, record.steps})}), earlier
+    raise RunError(
+        f"{out} was begun with another recipe: {'; '.join(changes.values())}. Go on without these settings, or begin "
+        "anew."
+    )
 
 
-def _differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """A sentence on each setting of two recipes that differs, by its dotted name."""
+LENGTH = {"train.epochs", "train.budget"}  # what may change when a finished run is trained longer
+
+
+def begins_stretch(recipe: Recipe, run: Run) -> bool:
+    """Whether a finished run is to be trained longer by this recipe."""
+    record = run.record
+    return record.state == "finished" and recipe.train.restarts[-1:] == (record.steps,)
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Each setting of two recipes that differs: its dotted name, and words on it."""
     for name in before.keys() | now.keys():
         old, new = before.get(name), now.get(name)
         if isinstance(old, dict) and isinstance(new, dict):
             yield from _differences(old, new, f"{prefix}{name}.")
         elif old != new:
-            yield f"{prefix}{name} was {old} and is {new}"
+            yield f"{prefix}{name}", f"{prefix}{name} was {old} and is {new}"
 
 
 @dataclass
@@ -118,29 +152,30 @@ class Session:
     @classmethod
     def begin(
         cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, started_at: float
-    ) -> "Session":
+    ) -> Generator[Progress, None, "Session"]:
         """Make the run folder, or bring everything to where the last checkpoint of the `earlier` run was."""
-        run, lock = (earlier, earlier.lock()) if earlier else Run.reserve(out or free_folder(recipe.data.source))
-        try:
-            return cls._begin(recipe, plan, run, earlier, started_at, lock)
-        except BaseException:
-            lock.release()
-            raise
-
-    @classmethod
-    def _begin(
-        cls, recipe: Recipe, plan: Plan, run: Run, earlier: Run | None, started_at: float, lock: "BaseFileLock"
-    ) -> "Session":
-        if earlier is None:
-            choices, pace = find_fastest(recipe.train, plan)
+        yield Progress(0, 1, TRYING)
+        if earlier:
+            with releasing(earlier.lock()) as lock:
+                return (yield from cls._resume(recipe, plan, earlier, started_at, lock))
+        choices, pace = find_fastest(recipe.train, plan)
+        if recipe.init.weights == "none":  # what others have learnt needs few steps
+            check_steps(recipe.train.budget, time.perf_counter() - started_at, pace)
+        run, run_lock = Run.reserve(out or free_folder(recipe.data.source))
+        with releasing(run_lock) as lock:
             record = plan.record(datetime.now(UTC), choices)
             run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
             run.cut_back(0)
-            _run_baseline(recipe, run, plan)
+            yield from _run_baseline(recipe, run, plan)
             progress = TrainingState(planned=_planned_steps(recipe, plan, started_at, pace))
-            return cls(run, plan, recipe, record, progress, _budget_notes(recipe, started_at), lock, started_at, pace)
+            return cls(run, plan, recipe, record, progress, (), lock, started_at, pace)
+
+    @classmethod
+    def _resume(
+        cls, recipe: Recipe, plan: Plan, earlier: Run, started_at: float, lock: "BaseFileLock"
+    ) -> Generator[Progress, None, "Session"]:
         before = earlier.record
-        now = {"device": plan.learner.device.type, "threads": get_num_threads()}
+        now = {"device": plan.learner.device.type, "threads": min(before.choices.threads, get_num_threads())}
         record = plan.record(datetime.now(UTC), before.choices.model_copy(update=now))
         if before.data.sha256 != record.data.sha256:
             raise RunError(
@@ -162,6 +197,10 @@ class Session:
                 f"The teacher {recipe.teacher.source} is not the one that {earlier.folder} was begun with. Bring it "
                 "back, or begin anew."
             )
+        is_longer = begins_stretch(recipe, earlier)
+        if before.stretches or is_longer:  # the weights of the last one stay until there are new ones
+            stays = {"stretches": before.stretches, "weights": before.weights, "calibration": before.calibration}
+            record = record.model_copy(update=stays)
         notes = _condition_notes(before, record)
         progress = TrainingState()
         if checkpoint := read_checkpoint(earlier.checkpoints):
@@ -169,7 +208,13 @@ class Session:
             plan.learner.restore(tensors)
             notes += damaged
         pace = apply_choices(record.choices, plan)
-        _run_baseline(recipe, earlier, plan)
+        if is_longer:
+            record = _begin_stretch(recipe, plan, earlier, record, progress, started_at, pace)
+            notes.append(
+                f"Trained longer, by {progress.planned - progress.step:,} steps with a warm-up and schedule of their "
+                f"own. What it was is in {earlier.folder}/stretch-{len(recipe.train.restarts)}."
+            )
+        yield from _run_baseline(recipe, earlier, plan)
         progress.planned = progress.planned or _planned_steps(recipe, plan, started_at, pace)
         notes += earlier.cut_back(progress.metrics)
         correction = {"planned": progress.corrected, "corrected_at": progress.corrected_at}
@@ -195,7 +240,8 @@ class Session:
     @property
     def steps(self) -> Steps:
         """How many steps there are, by the plan as it stands."""
-        return Steps(self.progress.planned, self.progress.corrected_at, self.progress.corrected)
+        state = self.progress
+        return Steps(state.planned, state.corrected_at, state.corrected, self.recipe.train.restarts)
 
     @property
     def expected(self) -> float:
@@ -203,18 +249,24 @@ class Session:
         return (self.steps.total - self.progress.step) * self.pace.mean
 
     def progress_at(self, step: int) -> float:
-        """How far the training is before a step: 0 at the first, 1 after the last."""
-        return (self.steps.place(step) - 1) / self.progress.planned
+        """How far the training is before a step: 0 at the first, 1 after the last; and in all stretches but the first,
+        where what rises or thaws has arrived."""
+        before, steps = self.steps.stretch(step)
+        return 1.0 if before else (steps.place(step) - 1) / steps.planned
 
     def rate_share(self, step: int) -> float:
         """The learning rate of a step, as a share of the full one."""
-        return learning_rate_share(self.recipe.train, self.progress.planned)(self.steps.place(step))
+        before, steps = self.steps.stretch(step)
+        return learning_rate_share(self.recipe.train, steps.planned)(steps.place(step - before))
 
     @property
     def due_for_correction(self) -> bool:
         """Whether a quarter of the time is over, and the plan has not been corrected yet."""
-        late = self.seconds >= CORRECTED_AT * self.budget and self.progress.timed >= LEAST_TIMED
-        return bool(self.budget) and not self.progress.corrected_at and late
+        before = self.record.stretches[-1].seconds if self.record.stretches else 0.0
+        late = self.seconds - before >= CORRECTED_AT * (self.budget - before)
+        # A few quick steps, with no validation among them, say little of those to come.
+        sure = self.progress.timed >= LEAST_TIMED and self.progress.stepping >= PROBE * self.budget
+        return bool(self.budget) and not self.progress.corrected_at and late and sure
 
     def correct(self) -> int:
         """Correct the number of steps by the time that they have taken; returns the new one."""
@@ -309,12 +361,17 @@ class Session:
             model = learner.result() if finished else learner.average.model
             if finished:
                 learner.refit_norms(self.plan.batches, self.progress.step, self.progress_at(self.progress.step))
-            if all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
+            if self.record.stretches and not finished:  # there are whole weights already
+                self.run.write_record(self.record)
+            elif all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
                 names, about = self.plan.pack.index.class_names, dict(self.plan.about)
                 weights = Weights(model, self.plan.preprocess, names, about)
-                self.run.write_weights(weights, self.record)
-                if finished and (calibration := self.plan.calibrate(model)):
-                    self.run.write_calibration(calibration)
+                if self.record.stretches:
+                    self.run.clear_results()
+                # Not finished before all of it is there: a kill in between leaves a run that goes on to its end.
+                self.run.write_weights(weights, self.record.model_copy(update={"state": "stopped"}))
+                if finished:
+                    self.run.finish(self.plan.calibrate(model))
             else:
                 self.run.write_record(self.record)
         finally:
@@ -361,24 +418,54 @@ def _mean_of_finite(values: list[float]) -> float:
     return math.fsum(finite) / max(1, len(finite))
 
 
-def _run_baseline(recipe: Recipe, run: Run, plan: Plan) -> None:
+@contextmanager
+def releasing(lock: "BaseFileLock") -> Iterator["BaseFileLock"]:
+    """The lock of a run that begins: it stays when all goes well, and is released when it does not."""
+    try:
+        yield lock
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _run_baseline(recipe: Recipe, run: Run, plan: Plan) -> Generator[Progress]:
     """Write baseline.json where the recipe asks for it, unless it is there: a run may have been stopped before."""
     if recipe.train.baseline and run.baseline is None:
-        run.write_baseline(baseline(plan.pack))
-
-
-def _budget_notes(recipe: Recipe, started_at: float) -> tuple[str, ...]:
-    """A sentence where the budget is over before the first step."""
-    seconds, _ = parse_budget(recipe.train.budget)
-    if seconds and time.perf_counter() - started_at > seconds:
-        return (f"The budget, {recipe.train.budget}, is over before the first step; one is taken.",)
-    return ()
+        seconds = parse_budget(recipe.train.budget)[0]
+        run.write_baseline((yield from baseline(plan.pack, BASELINE * seconds if seconds else math.inf)))
 
 
 def _planned_steps(recipe: Recipe, plan: Plan, started_at: float, pace: Pace) -> int:
     """As many steps as fit into a budget of time; else those of the plan."""
     seconds, _ = parse_budget(recipe.train.budget)
     return plan_steps(seconds, time.perf_counter() - started_at, pace).planned if seconds else plan.steps
+
+
+def _begin_stretch(
+    recipe: Recipe, plan: Plan, run: Run, record: Record, progress: TrainingState, started_at: float, pace: Pace
+) -> Record:
+    """Plan more steps of a finished run, and put aside what it was; returns the record of what goes on."""
+    before = run.record
+    if progress.step != before.steps:
+        raise RunError(
+            f"{run.folder} has no checkpoint of its end, so it cannot be trained longer. Begin from its weights: "
+            f"init.weights={run.folder}"
+        )
+    has, (seconds, _) = before.seconds or 0.0, parse_budget(recipe.train.budget)
+    fitting = _planned_steps(recipe, plan, started_at - has, pace)
+    planned = progress.step + fitting if seconds else fitting
+    if planned <= progress.step or 0 < seconds <= has:
+        raise RunError(
+            f"{run.folder} has been trained for {before.steps:,} steps in {has:.0f} s already, and train.epochs and "
+            "train.budget count from its beginning: ask for more."
+        )
+    progress.planned, progress.corrected_at, progress.corrected = planned, 0, 0
+    progress.stepping, progress.timed = 0.0, 0
+    if 0 < recipe.train.patience <= progress.since:
+        progress.since = 0
+    run.begin_stretch(recipe)
+    stretch = Stretch(steps=before.steps, seconds=has, weights=before.weights)
+    return record.model_copy(update={"stretches": (*(before.stretches or ()), stretch)})
 
 
 def _divergence(step: int, where: str = "") -> RunError:

@@ -1,4 +1,5 @@
-"""Precision, and whether to compile: chosen by measuring, once. After a stop the same choices are applied again."""
+"""Precision, threads, and whether to compile: chosen by measuring, once. After a stop the same choices are applied
+again."""
 
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from typing import Any
 
 import torch
 
+from vitral.data.threads import machine_is_busy
 from vitral.errors import RecipeError
 from vitral.run import Choices
 from vitral.training.budget import PROBE, Pace, measure_pace
@@ -53,8 +55,13 @@ def find_fastest(
     plan: Plan,
     measure: Callable[[Plan, float], Pace] = measure_pace,
     short_numbers: Callable[[torch.device], float] = bfloat16_speed,
+    is_busy: Callable[[], bool] = machine_is_busy,
 ) -> tuple[Choices, Pace]:
-    """Set the learner to what is fastest here, of what the recipe leaves open; returns the choices, and their pace."""
+    """Set the learner to what is fastest here, of what the recipe leaves open; returns the choices, and their pace.
+
+    One thread is tried where others use the machine: several wait for the slowest of them in every operation, and may
+    take ten times as long. Not without a budget of time: else the same command would round in another order by the day.
+    """
     learner, budget = plan.learner, parse_budget(train.budget)[0]
     dtype = str(next(learner.model.parameters()).dtype).removeprefix("torch.")
     choices = Choices(
@@ -68,7 +75,8 @@ def find_fastest(
         other = choices.model_copy(update=changes)
         return other, apply_choices(other, plan, PROBE * budget if budget else 1.0, measure, short_numbers)
 
-    choices, pace = measure_with()
+    alone = measure_with(threads=1) if budget and choices.threads > 1 and is_busy() else None
+    choices, pace = _faster(measure_with(), alone) if alone else measure_with()
     expected = budget or pace.mean * plan.steps
     precision_is_open = train.precision == "auto" and dtype == "float32"
     if precision_is_open and expected > WORTH_SHORT_NUMBERS and short_numbers(learner.device) > FASTER:
@@ -98,7 +106,9 @@ def apply_choices(
             "begun."
         )
     plan.learner.set_precision(choices.precision, choices.compiled)
+    threads = torch.get_num_threads()
     try:
+        torch.set_num_threads(choices.threads)
         return measure(plan, most)
     except Exception as error:
         if not choices.compiled:
@@ -106,6 +116,8 @@ def apply_choices(
         # Whatever a compiler can meet: none is installed, it is too old, it has a bug.
         reason = str(error).strip().split("\n")[0]
         raise RecipeError(f"torch cannot compile the model here ({reason}): set train.compile=no.") from error
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _faster(plain: tuple[Choices, Pace], other: tuple[Choices, Pace]) -> tuple[Choices, Pace]:

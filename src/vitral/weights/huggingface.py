@@ -6,6 +6,7 @@ from typing import Any
 from vitral.errors import WeightsError
 from vitral.model.config import ViTConfig
 from vitral.weights.names import Family, Name
+from vitral.weights.stored import RawWeights
 
 AROUND = (
     Name("embeddings.cls_token", "cls_token"),
@@ -66,9 +67,11 @@ DINO = (
 PREFIX = r"(?:vit|deit|dinov2|dinov2_with_registers|ijepa)\."
 MARK = r"embeddings\.patch_embeddings\.projection\.weight$"
 
-REGISTERS = Family("Hugging Face DINOv2 with registers", DINO, r"embeddings\.register_tokens$", PREFIX)
-DINOV2 = Family("Hugging Face DINOv2", DINO, r"layer_scale1\.lambda1$", PREFIX, resample="bicubic")
-OTHERS = Family("Hugging Face ViT", VIT, MARK, PREFIX, norm_eps=1e-12, resample="bicubic", half=True)
+SHARED: dict[str, Any] = {"asks": ("heads", "norm_eps", "mlp"), "only_class_rows": True}
+
+REGISTERS = Family("Hugging Face DINOv2 with registers", DINO, r"embeddings\.register_tokens$", PREFIX, **SHARED)
+DINOV2 = Family("Hugging Face DINOv2", DINO, r"layer_scale1\.lambda1$", PREFIX, resample="bicubic", **SHARED)
+OTHERS = Family("Hugging Face ViT", VIT, MARK, PREFIX, resample="bicubic", half=True, **SHARED)
 FAMILIES = (REGISTERS, DINOV2, OTHERS)
 
 # What is written, by model_type: the class, what it can hold beside what every ViT can, and its names.
@@ -103,6 +106,23 @@ FAMILY_BY_TYPE = {
     "swiglu": Family(DINOV2.name, (_MASK, *_SWIGLU, *DINO), MARK),
 }
 _ACTS = {"gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "gelu-quick": "quick_gelu", "swiglu": "gelu"}
+
+
+def check_outputs(raw: RawWeights) -> None:
+    """Refuse what a class of transformers makes of tensors that we have, and that we would not make of them."""
+    architecture = (raw.config.get("architectures") or [""])[0]
+    stages, last = raw.config.get("out_features"), f"stage{raw.config.get('num_hidden_layers')}"
+    if str(architecture).endswith("Backbone") and (stages != [last] or not raw.config.get("apply_layernorm", True)):
+        raise WeightsError(
+            f"{raw.where} gives maps of {', '.join(map(str, stages or ()))}, and a ViT here gives those of its last "
+            f"block, after the norm. Load the model that the backbone was made from, or set out_features to {last}."
+        )
+    names = raw.tensors.keys()
+    if any(name.endswith("pooler.dense.weight") for name in names) and not any("cls_token" in name for name in names):
+        raise WeightsError(
+            f"{raw.where} has no class token, and a pooler, which reads its first patch: no such head is here. "
+            "Make it without: add_pooling_layer=False."
+        )
 
 
 def write_config(config: ViTConfig, kind: str, class_names: Sequence[str]) -> dict[str, Any]:

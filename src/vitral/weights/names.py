@@ -47,6 +47,8 @@ class Family:
     prefix: str = ""  # a pattern of what may stand before all names
     norm_eps: float = 1e-6
     resample: Resample = "antialiased"
+    asks: tuple[str, ...] = ()  # facts that no tensor tells and its models differ in: a config.json beside them does
+    only_class_rows: bool = False  # whether tokens that are read out have a row of positions each, and registers none
     half: bool = False  # whether pixels are brought to −1 … 1 (mean and std 0.5), and not to ImageNet's mean and std
 
 

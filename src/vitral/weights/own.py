@@ -12,12 +12,13 @@ from pydantic import model_validator
 
 from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError, WeightsError
-from vitral.files import write_whole
+from vitral.files import parse_table, write_whole
 from vitral.model import build, resolve
-from vitral.model.config import AnyModelConfig, ModelConfig
+from vitral.model.config import AnyModelConfig, ModelConfig, ViTConfig
 from vitral.model.interface import Model
 from vitral.plugin import Code, is_plugin, load_stored_plugins
 from vitral.settings import FORMAT, Settings, check_format
+from vitral.weights.stored import check_finite, unwrapped
 
 UNTRAINED = "head_untrained"  # in `about`: of a model that learnt without labels
 CODE = "code_sha256"  # in `about`: of the file that the model is in, where that is a user's own
@@ -25,12 +26,32 @@ CODE = "code_sha256"  # in `about`: of the file that the model is in, where that
 
 @dataclass(frozen=True)
 class Weights:
-    """A model ready for use: what it is, what it wants to see, and what its answers are called."""
+    """A model ready for use: what it is, what it wants to see, and what its answers are called.
+
+    Who trains in a loop of their own makes one: `evaluate`, `probe`, `embed`, `Classifier.load` and `convert` take it,
+    and `write_weights` writes it.
+    """
 
     model: Model
     preprocess: Preprocess
     class_names: tuple[str, ...] = field(repr=False)  # there may be a thousand
     about: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, Model):
+            return
+        inside = unwrapped(self.model) if isinstance(self.model, torch.nn.Module) else None
+        if not isinstance(inside, Model):
+            raise WeightsError(
+                f"A {type(self.model).__name__} is no model of Vitral. load_pretrained makes one of it: "
+                "Weights(load_pretrained(module).model, preprocess, class_names)."
+            )
+        object.__setattr__(self, "model", inside)  # out of torch.compile, DataParallel, nn.Sequential
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know before believing it."""
+        return ()
 
     def check_head(self, name: str) -> None:
         """Refuse to answer with a head that has learnt nothing."""
@@ -62,8 +83,19 @@ class Header(Settings):
         return self
 
 
-def write_weights(path: Path, weights: Weights) -> None:
-    """Write the file, whole or not at all."""
+def write_weights(path: str | Path, weights: Weights) -> Path:
+    """Write weights as a file that `vitral predict`, `evaluate`, `look`, `convert` and init.weights take; returns its
+    path. It is written whole or not at all. A path without .safetensors is a folder, which gets a model.safetensors.
+
+    >>> from tempfile import mkdtemp
+    >>> from vitral import Classifier, Preprocess, ViT, ViTConfig
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=4, channels=1, width=16, depth=1, heads=2, classes=2))
+    >>> preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
+    >>> path = write_weights(f"{mkdtemp()}/pets", Weights(model, preprocess, ("cat", "dog")))
+    >>> path.name, Classifier.load(path).class_names
+    ('model.safetensors', ('cat', 'dog'))
+    """
+    path = Path(path) if Path(path).suffix == ".safetensors" else Path(path) / "model.safetensors"
     config = weights.model.config
     code = {CODE: config.code_sha256} if is_plugin(config.kind) else {}
     header = Header(
@@ -79,8 +111,11 @@ def write_weights(path: Path, weights: Weights) -> None:
         name: _storable(tensor, own).clone() if own else _storable(tensor, own)  # two names may share one tensor there
         for name, tensor in weights.model.state_dict().items()
     }
+    check_finite(str(path), tensors)  # which nobody could load
     metadata = {"vitral": json.dumps(header, ensure_ascii=False)}
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, safetensors.torch.save(tensors, metadata=metadata))
+    return path
 
 
 # As safetensors calls them.
@@ -104,6 +139,11 @@ def read_weights(path: Path, code: Code = ()) -> Weights:
         with safetensors.safe_open(path, framework="pt") as file:
             header = _header(path, file.metadata() or {})
             specs = {name: _describe(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        if isinstance(header.model, ViTConfig) and header.model.depth > len(specs):  # each block has several
+            raise WeightsError(
+                f"{path} contradicts itself: its config describes {header.model.depth} blocks, and it holds "
+                f"{len(specs)} tensors."
+            )
         # On the meta device a model has shapes and no memory: a header that claims a huge model costs nothing.
         config = _config(path, header, code)
         with torch.device("cpu" if is_plugin(config.kind) else "meta"):  # who knows what a user's own does when built
@@ -115,6 +155,7 @@ def read_weights(path: Path, code: Code = ()) -> Weights:
         }
         _compare(path, specs, expected)
         model.load_state_dict(safetensors.torch.load_file(path), assign=True)
+        check_finite(str(path), model.state_dict())
     except (safetensors.SafetensorError, OSError) as error:
         raise WeightsError(f"{path} is damaged, or is not a safetensors file ({error}).") from None
     return Weights(model.eval(), header.preprocess, header.class_names, header.about)
@@ -130,11 +171,11 @@ def _header(path: Path, metadata: dict[str, str]) -> Header:
     if "vitral" not in metadata:
         raise WeightsError(f"{path} was not written by Vitral: its metadata has no key `vitral`.")
     try:
-        values = json.loads(metadata["vitral"])
+        values = parse_table(metadata["vitral"])
         check_format(values.get("format"), str(path), WeightsError)
         return Header.read(values)
-    except (json.JSONDecodeError, RecursionError, AttributeError):
-        raise WeightsError(f"{path} is damaged: its metadata is not a table in JSON.") from None
+    except ValueError as error:
+        raise WeightsError(f"{path} is damaged: its metadata is not a table in JSON ({error}).") from None
     except RecipeError as error:
         raise WeightsError(f"{path} describes a model that cannot be. {error}") from None
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,22 +14,26 @@ from vitral.data.decode import ENDINGS
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources.named import NAMED, data_directory
 from vitral.errors import RecipeError, WeightsError
+from vitral.files import path_of
 from vitral.model import build
 from vitral.model.config import ModelConfig, Resample, ViTConfig
-from vitral.model.interface import Layer, Model
+from vitral.model.interface import Model
 from vitral.model.resnet import is_resnet
+from vitral.model.vit import ViT
 from vitral.plugin import Code
 from vitral.weights import google, huggingface, timm, torchvision
 from vitral.weights.catalogue import KNOWN
 from vitral.weights.describe import ModelFacts, describe, facts_from, facts_of
+from vitral.weights.foreign import foreign
+from vitral.weights.guard import CLOSE, NotComparable, compare
 from vitral.weights.imagenet import imagenet_classes
 from vitral.weights.names import Family, Tensors, family_of, renamed
 from vitral.weights.own import Weights, read_weights
 from vitral.weights.processors import read_processor, read_timm
-from vitral.weights.stored import RawWeights, of_module, read_raw_weights
+from vitral.weights.stored import RawWeights, check_finite, of_module, read_raw_weights, unwrapped, without_prefix
 
 FAMILIES = (*huggingface.FAMILIES, *torchvision.FAMILIES, *google.FAMILIES, *timm.FAMILIES)
-ENOUGH = 0.95  # of the trunk's numbers, below which the file is not what it seems to be
+WORTH_A_NOTE = ("new", "left over", "unchecked")  # rows of a report that a person should know of
 HALF = ((0.5,), (0.5,))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and std
 
@@ -39,7 +43,7 @@ class LoadReport:
     """What became of each tensor, and where the facts come from that tensors do not tell."""
 
     family: str
-    rows: tuple[tuple[str, str], ...]  # (loaded, resampled, adapted, new or left over; what)
+    rows: tuple[tuple[str, str], ...]  # (loaded, new, left over, compared, …; what)
     facts: tuple[tuple[str, str], ...]  # (heads = 3; config.json)
 
     def __str__(self) -> str:
@@ -59,7 +63,7 @@ class Pretrained(Weights):
         """What a person should know before believing it: what was left out, is new, or had to be guessed."""
         if self.loaded is None:
             return ()
-        rows = [f"Of the weights, {what}: {words}." for what, words in self.loaded.rows if what in ("new", "left over")]
+        rows = [f"Of the weights, {what}: {words}." for what, words in self.loaded.rows if what in WORTH_A_NOTE]
         guessed = [fact for fact, who in self.loaded.facts if who.startswith("as is usual")]
         note = f"No file beside the weights tells, so as is usual for {self.loaded.family}: {', '.join(guessed)}."
         return (*rows, note) if guessed else tuple(rows)
@@ -70,6 +74,7 @@ def load_pretrained(
     *,
     heads: int | None = None,
     norm_eps: float | None = None,
+    mlp: Literal["gelu", "gelu-tanh", "gelu-quick"] | None = None,
     resample: Resample | None = None,
     classes: int | Sequence[str] | None = None,
     image_size: int | tuple[int, int] | None = None,
@@ -80,8 +85,9 @@ def load_pretrained(
 
     `source` is a file (safetensors, npz), a folder (config.json, model.safetensors), a run, `hf:org/model`, or a model
     of one of those libraries that is in memory. Which family it is, its names tell. What they cannot tell (`heads`,
-    `norm_eps`, `resample`: how positions are brought to another grid) comes from config.json or about.json beside the
-    weights, or from here; else it is what is usual for the family, and `loaded` says so.
+    `norm_eps`, `mlp`, `resample`: how positions are brought to another grid) comes from config.json or about.json
+    beside the weights, or from here; else it is what all known models with such tensors have, and `loaded` says so.
+    Where these differ, it is asked for. A model in memory is run beside ours, and other outputs are an error.
 
     `classes` gives it a new head, unless it has these already; `image_size` resamples its positions; `channels` adapts
     its first layer. `code`: files of Python that may be run, for Vitral's own weights of a model that is in one.
@@ -90,21 +96,69 @@ def load_pretrained(
     >>> pretrained.model.config.classes  # doctest: +SKIP
     2
     """
-    if isinstance(source, Model):
+    if isinstance(source, nn.Module) and isinstance(unwrapped(source), Model):
         raise WeightsError("This is a model of Vitral already: there is nothing to load.")
     raw = raw_weights_of(source)
     if "vitral" in raw.metadata:
-        if (heads, norm_eps, resample) != (None, None, None):
-            raise WeightsError(f"{raw.where} tells all of itself: leave heads, norm_eps and resample out.")
+        if (heads, norm_eps, mlp, resample) != (None, None, None, None):
+            raise WeightsError(f"{raw.where} tells all of itself: leave heads, norm_eps, mlp and resample out.")
         assert raw.path is not None  # metadata is of a file
         own = read_weights(raw.path, code)
         pretrained = Pretrained(own.model, own.preprocess, own.class_names, own.about, folder=raw.path.parent)
     else:
-        facts = facts_from("given", heads=heads, norm_eps=norm_eps, resample=resample).then(facts_of(raw))
+        _check_architecture(raw)
+        given = facts_from("given", heads=heads, norm_eps=norm_eps, mlp=mlp, resample=resample)
+        facts = given.then(facts_of(raw))
         if facts.image_size is None and image_size is not None:
             facts = facts.then(facts_from("given", image_size=_pair(image_size)))
         pretrained = _translate(raw, facts)
+        if isinstance(source, nn.Module):
+            # As it was given, as what is around it may change its outputs; but nothing is compiled for one picture.
+            pretrained = _check_outputs(pretrained, getattr(source, "_orig_mod", source), raw.where, facts)
     return adapt(pretrained, classes=classes, image_size=image_size, channels=channels)
+
+
+def _check_outputs(pretrained: Pretrained, module: nn.Module, where: str, facts: ModelFacts) -> Pretrained:
+    """Refuse a module whose outputs ours would not be; at its own size, and at another where it takes one. There the
+    rule for positions is the one that gives the same, unless somebody named one."""
+    model = pretrained.model
+    assert isinstance(model, ViT)
+    own, patch = model.config.height_width, model.config.patch_size
+    other = (max(patch, own[0] - patch), own[1] + patch)  # some rules differ only where a side grows, or shrinks
+    sizes, size = [own], own
+    try:
+        difference, place = compare(module, model, own)
+    except NotComparable as reason:
+        return _with_row(pretrained, model, ("unchecked", f"whether outputs are the same, as {reason}"))
+    rules = dict.fromkeys([model.config.positions.resample, *get_args(Resample)]) if facts.resample is None else {}
+    for rule in rules if difference <= CLOSE else {}:
+        try:
+            model = model if rule == model.config.positions.resample else _with_rule(model, rule)
+            (difference, place), size = compare(module, model, other), other
+        except NotComparable:  # it takes its own size alone
+            break
+        if difference <= CLOSE:
+            sizes.append(other)
+            break
+    if not difference <= CLOSE:
+        raise WeightsError(
+            f"{where} gives other outputs than its weights would give here: on a random picture of {size[0]}×{size[1]} "
+            f"they differ by {difference:.1e} of the largest number, {place}. A part of it is none that a ViT here has."
+        )
+    words = " and ".join(f"{down}×{across}" for down, across in sizes)
+    if other in sizes and (loaded := pretrained.loaded):
+        rest = [row for row in loaded.facts if not row[0].startswith("resample = ")]
+        rule = (f"resample = {model.config.positions.resample}", "the module")
+        pretrained = replace(pretrained, loaded=replace(loaded, facts=(*rest, rule)))
+    return _with_row(pretrained, model, ("compared", f"with the module, on a picture of {words}: the same outputs"))
+
+
+def _with_rule(model: ViT, rule: str) -> ViT:
+    """The model, with another rule for positions at other sizes."""
+    positions = model.config.positions.model_copy(update={"resample": rule})
+    changed = _build_with(model.config.model_copy(update={"positions": positions}), model.state_dict())
+    assert isinstance(changed, ViT)
+    return changed
 
 
 def adapt(
@@ -128,17 +182,17 @@ def adapt(
 def raw_weights_of(source: str | Path | nn.Module) -> RawWeights:
     """The weights of a file, a folder, a run, the Hub or a module, as they are there."""
     if isinstance(source, nn.Module):
-        return of_module(source)
+        return without_prefix(of_module(source))
     if str(source).startswith("hf:"):
-        return replace(read_raw_weights(from_hub(str(source).removeprefix("hf:"))), where=str(source))
-    path = Path(source)
+        return replace(raw_weights_of(from_hub(str(source).removeprefix("hf:"))), where=str(source))
+    path = path_of(source, WeightsError)
     if not path.exists() and (named := data_directory("auto") / "weights" / path).exists():
         path = named
     if not path.exists():
         raise WeightsError(f"There is no run and no file of weights {source}. {_suggestion(path)}")
     if path.suffix.lower() in ENDINGS:
         raise WeightsError(f"{source} is a picture, and a run or weights were expected: the model comes first.")
-    return read_raw_weights(path)
+    return without_prefix(read_raw_weights(path))
 
 
 def _suggestion(path: Path) -> str:
@@ -174,12 +228,19 @@ def from_hub(name: str) -> Path:
 
 
 def _translate(raw: RawWeights, facts: ModelFacts) -> Pretrained:
-    family = _family(raw)
+    family, numbers = _family(raw), _numbers(raw)
+    left_over: list[str] = []
     try:
-        tensors, left_over = renamed(_numbers(raw), family)
+        tensors, left_over = renamed(numbers, family)
+        if not tensors.keys() - {"head.weight", "head.bias"}:
+            raise WeightsError("A ViT is only a part of it: load that part by itself.")
         config, facts = describe(tensors, family, facts)
     except WeightsError as error:
-        raise WeightsError(f"{raw.where} looks like weights of {family.name}, but cannot be used. {error}") from None
+        strange = [name for name in left_over if _of_the_trunk(name)]
+        unplaced = f" Nothing here is called {_some(strange)}." if strange else ""
+        raise WeightsError(
+            f"{raw.where} looks like weights of {family.name}, but cannot be used. {error}{unplaced}"
+        ) from None
     except (IndexError, RuntimeError, ValueError) as error:
         raise WeightsError(f"{raw.where} has tensors of shapes that no ViT of {family.name} has ({error}).") from None
     with torch.device("meta"):
@@ -190,11 +251,11 @@ def _translate(raw: RawWeights, facts: ModelFacts) -> Pretrained:
             actual, needed = ("×".join(map(str, one.shape)) for one in (tensors[name], expected[name]))
             raise WeightsError(f"{raw.where}: {name} is {actual}, and the other tensors ask for {needed}.")
     new = sorted(expected.keys() - tensors.keys())
-    share = _share_of_trunk(model.layers(), new)
-    if share < ENOUGH:
+    trunk = {name for layer in model.layers() if layer.part == "trunk" for name in layer.parameters}
+    if missing := [name for name in new if name in trunk]:
         raise WeightsError(
-            f"{raw.where} has {share:.0%} of what a {family.name} ViT of this shape needs: {new[0]} is missing"
-            + (f", and {len(new) - 1} more." if len(new) > 1 else ".")
+            f"{raw.where} has not all that a {family.name} ViT of this shape needs: {_some(missing)} "
+            + ("is missing." if len(missing) == 1 else "are missing.")
         )
     state = {name: tensors[name] for name in expected if name in tensors}
     # What is missing starts at zero, as biases and heads do: nothing is drawn at random, so nothing is by luck.
@@ -211,6 +272,7 @@ def _translate(raw: RawWeights, facts: ModelFacts) -> Pretrained:
     rows = [
         ("loaded", f"{len(expected) - len(new)} tensors, {count:,} numbers" + "".join(f", from {k}" for k in kinds))
     ]
+    rows += [("prefix", f"{raw.prefix} was taken off all names")] if raw.prefix else []
     rows += [("new", _some(new))] if new else []
     rows += [("left over", _some(left_over))] if left_over else []
     preprocess, who = _preprocess(raw, config, family)
@@ -238,7 +300,8 @@ def _translate(raw: RawWeights, facts: ModelFacts) -> Pretrained:
 SHOWN = ("heads", "norm_eps", "resample", "mlp", "pool")  # of the facts: what changes the outputs
 
 
-def _family(raw: RawWeights) -> Family:
+def _check_architecture(raw: RawWeights) -> None:
+    """Refuse what is known and is not ours."""
     if any(name.startswith("to_patch_embedding.") for name in raw.tensors):
         raise WeightsError(
             f"{raw.where} has the names of vit-pytorch, whose ViT has norms around its patch layer and heads of any "
@@ -246,13 +309,20 @@ def _family(raw: RawWeights) -> Family:
         )
     if is_resnet(raw.tensors):
         raise WeightsError(f"{raw.where} is a CNN, and no ViT: it can teach one, with teacher.source.")
+    if words := foreign(raw):
+        raise WeightsError(
+            f"{raw.where} holds weights of {words}, which Vitral does not have yet: it is another architecture, and "
+            "its outputs would be others. `vitral ls weights` lists weights that can be loaded."
+        )
+    huggingface.check_outputs(raw)
+
+
+def _family(raw: RawWeights) -> Family:
     family = family_of(raw.tensors, FAMILIES)
     if family is None:
         known = ", ".join(dict.fromkeys(one.name for one in FAMILIES))
-        raise WeightsError(
-            f"{raw.where} is no ViT of a family that is known here ({known}): its tensors are called "
-            f"{_some(sorted(raw.tensors))}."
-        )
+        names = f"its tensors are called {_some(sorted(raw.tensors))}" if raw.tensors else "it holds no tensor"
+        raise WeightsError(f"{raw.where} is no ViT of a family that is known here ({known}): {names}.")
     return timm.DINO if family is timm.TIMM and raw.about.get("family") == "DINO" else family
 
 
@@ -266,19 +336,12 @@ def _of_the_trunk(name: str) -> bool:
 def _numbers(raw: RawWeights) -> Tensors:
     """The tensors in float32; a `WeightsError` unless all are finite."""
     for name, tensor in raw.tensors.items():
-        if not tensor.is_floating_point():
-            if name.endswith(("num_batches_tracked", "position_ids")):
-                continue
+        if not tensor.is_floating_point() and not name.endswith(("num_batches_tracked", "position_ids")):
             kind = str(tensor.dtype).removeprefix("torch.")
             raise WeightsError(f"{raw.where}: {name} holds {kind}, and weights are fractions.")
-        if not tensor.float().isfinite().all():
-            raise WeightsError(f"{raw.where}: {name} holds numbers that are not finite. The file is damaged.")
-    return {name: tensor.float() for name, tensor in raw.tensors.items()}
-
-
-def _share_of_trunk(layers: Sequence[Layer], missing: Sequence[str]) -> float:
-    trunk = {name: p.numel() for layer in layers if layer.part != "head" for name, p in layer.parameters.items()}
-    return 1 - sum(trunk.get(name, 0) for name in missing) / sum(trunk.values())
+    tensors = {name: tensor.float() for name, tensor in raw.tensors.items()}
+    check_finite(raw.where, tensors)
+    return tensors
 
 
 def _preprocess(raw: RawWeights, config: ViTConfig, family: Family) -> tuple[Preprocess, str]:
@@ -289,7 +352,9 @@ def _preprocess(raw: RawWeights, config: ViTConfig, family: Family) -> tuple[Pre
         if raw.processor:
             return read_processor(raw.processor, config.height_width), "preprocessor_config.json"
         if timms := raw.config.get("pretrained_cfg"):
-            return read_timm(timms), "config.json"
+            if raw.path is None:  # a module may have been made for another size than its name stands for
+                timms = {**timms, "input_size": (config.channels, *config.height_width)}
+            return read_timm(timms, config.channels), "config.json" if raw.path else raw.about_from
         about = raw.about
         usual = HALF if family.half or config.channels != 3 else IMAGENET
         mean, std = (

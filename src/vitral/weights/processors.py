@@ -63,9 +63,12 @@ def read_processor(values: Mapping[str, Any], image_size: tuple[int, int]) -> Pr
     )
 
 
-def read_timm(values: Mapping[str, Any]) -> Preprocess:
+def read_timm(values: Mapping[str, Any], channels: int | None = None) -> Preprocess:
     """The Preprocess of timm's `pretrained_cfg` in evaluation: `input_size`, `interpolation`, `crop_pct`, `crop_mode`,
     `mean` and `std`. Other names in it say nothing about pixels.
+
+    With the `channels` of a model that is there, what it does not fit is brought near: other channels get the mean of
+    the means and stds, as in timm, and an oblong centre becomes `crop`, which lies less than a pixel aside.
 
     >>> read_timm({"input_size": [3, 224, 224], "crop_pct": 0.875}).resize
     Scale(kind='shortest', share=0.875, rounding='even')
@@ -76,17 +79,24 @@ def read_timm(values: Mapping[str, Any]) -> Preprocess:
     settings |= _IMAGENET | {name: value for name, value in values.items() if value}  # timm: empty means the default
     if not isinstance(settings["input_size"], list | tuple) or len(settings["input_size"]) != 3:
         raise WeightsError(f"input_size is {settings['input_size']!r}, and should be [channels, height, width].")
-    channels, height, width = (_whole(number, "input_size") for number in settings["input_size"])
+    own, height, width = (_whole(number, "input_size") for number in settings["input_size"])
+    mean, std = (_numbers(settings[name], name) for name in ("mean", "std"))
+    if channels and len(mean) != channels:
+        mean, std = ((sum(numbers) / len(numbers),) * channels for numbers in (mean, std))
+    share = _share(settings["crop_pct"])
+    oblong = height != width and settings["crop_mode"] == "center" and share <= 1
     if settings["interpolation"] not in get_args(Interpolation):
         known = ", ".join(get_args(Interpolation))
         raise WeightsError(f"interpolation is {settings['interpolation']!r}, and should be one of {known}.")
     return _preprocess(
         image_size=(height, width),
-        channels=channels,
-        resize=_timm_resize(settings["crop_mode"], _share(settings["crop_pct"]), (height, width)),
+        channels=channels or own,
+        resize=Resize(share=share)
+        if channels and oblong
+        else _timm_resize(settings["crop_mode"], share, (height, width)),
         interpolation=settings["interpolation"],
-        mean=_numbers(settings["mean"], "mean"),
-        std=_numbers(settings["std"], "std"),
+        mean=mean,
+        std=std,
     )
 
 
@@ -131,6 +141,18 @@ def write_processor(preprocess: Preprocess) -> dict[str, Any]:
         "image_mean": list(preprocess.mean),
         "image_std": list(preprocess.std),
     }
+
+
+def resized_to(preprocess: Preprocess) -> int | tuple[int, int] | None:
+    """What torchvision's Resize takes: the shorter side, or height and width; None: it is not resized. Our `crop` of a
+    square becomes the nearest, as in `write_processor`."""
+    how = preprocess.resize
+    if isinstance(how, AsItIs):
+        return None
+    if isinstance(how, Resize):
+        how = Scale(kind="shortest", share=how.share)
+    tall, wide = preprocess.edges(how)
+    return tall if how.kind == "shortest" else (tall, wide)
 
 
 def _kind(values: Mapping[str, Any]) -> str:

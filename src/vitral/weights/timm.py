@@ -113,6 +113,16 @@ def architecture(config: ViTConfig) -> str:
     return "deit_base_distilled_patch16_224" if config.tokens.kind == "distilled" else "vit_base_patch16_224"
 
 
+def _crop_pct(preprocess: Preprocess) -> float:
+    """The share with which timm, which rounds down, scales to as many pixels as we do."""
+    how = preprocess.resize
+    if isinstance(how, AsItIs) or how.share == 1:
+        return 1.0
+    side = preprocess.image_size[0]
+    scaled = preprocess.edges(how)[0] if isinstance(how, Scale) else preprocess.stored_size[0]
+    return how.share if int(side / how.share) == scaled else side / (scaled + 0.5)
+
+
 def write_config(
     config: ViTConfig, arguments: Mapping[str, Any], preprocess: Preprocess, class_names: Sequence[str]
 ) -> dict[str, Any]:
@@ -132,7 +142,7 @@ def write_config(
             "input_size": [config.channels, *preprocess.image_size],
             "fixed_input_size": True,
             "interpolation": preprocess.interpolation,
-            "crop_pct": 1.0 if isinstance(how, AsItIs) else how.share,
+            "crop_pct": _crop_pct(preprocess),
             "crop_mode": "squash" if squash else "center",
             "mean": list(preprocess.mean),
             "std": list(preprocess.std),

@@ -19,5 +19,5 @@ NAMES = (
     Name("heads.head.{p}", "head.{p}"),
 )
 
-TORCHVISION = Family("torchvision", NAMES, r"^(?:module\.)?conv_proj\.weight$", r"module\.", resample="corners")
+TORCHVISION = Family("torchvision", NAMES, r"^conv_proj\.weight$", resample="corners", only_class_rows=True)
 FAMILIES = (TORCHVISION,)

@@ -61,7 +61,10 @@ def display_name(name: str) -> str:
     """A name as text: a disk may hold bytes that are none. Letters with accents are one sign or two, and the same."""
     if name.isascii():
         return name
-    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    try:
+        text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half a sign, which no disk gives, but a table may
+        text = name.encode("utf-8", "backslashreplace").decode("utf-8")
     return unicodedata.normalize("NFC", text)
 
 

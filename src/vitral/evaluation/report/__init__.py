@@ -12,17 +12,17 @@ from vitral.evaluation.report.facts import facts
 from vitral.evaluation.report.pictures import pictures
 from vitral.files import write_whole
 from vitral.look.page import render
+from vitral.progress import Tell, silent
+from vitral.run import REPORT
 
 if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
 
-REPORT = "report.html"
 
-
-def write_report(evaluation: "Evaluation") -> Path:
+def write_report(evaluation: "Evaluation", tell: Tell = silent) -> Path:
     """Write the page beside evaluation.json; returns its path."""
     template = files(__package__).joinpath(REPORT).read_text(encoding="utf-8")
-    page = render(template, {**facts(evaluation), "shown": pictures(evaluation)}, share=_share, number=_number)
+    page = render(template, {**facts(evaluation), "shown": pictures(evaluation, tell)}, share=_share, number=_number)
     path = evaluation.folder / REPORT
     with evaluation.run.writing():
         write_whole(path, page)

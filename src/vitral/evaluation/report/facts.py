@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitral.errors import printable
 from vitral.evaluation.figures import how_to_read_confusion, of_what, worse_in_training
 from vitral.evaluation.metrics import FEW, METRICS
 from vitral.run import CHECKED, Record, Run
@@ -27,7 +28,7 @@ def facts(evaluation: "Evaluation") -> dict[str, Any]:
     run, results = evaluation.run, evaluation.write()
     record, recipe = run.record, run.recipe
     return {
-        "name": plain(run.folder.resolve().name),
+        "name": printable(run.folder.resolve().name),
         "source": _last(record.data.source),
         "measured_on": None if evaluation.own else _last(results["source"]),
         "mirrored": evaluation.mirrored,
@@ -38,7 +39,7 @@ def facts(evaluation: "Evaluation") -> dict[str, Any]:
         "most_frequent": _most_frequent(results),
         "verdict": _verdict(evaluation),
         "warnings": [
-            *map(plain, evaluation.notes),
+            *map(printable, evaluation.notes),
             *_serious(run),
             *_warnings(results, record, run, of_what(evaluation)),
         ],
@@ -51,30 +52,20 @@ def facts(evaluation: "Evaluation") -> dict[str, Any]:
         "pairs": _pairs(results),
         "confusion": how_to_read_confusion(len(results["class_names"])),
         "wrong": sum(one["label"] != one["predicted"] for one in results["predictions"]),
-        "calibration": _calibration(results, record),
+        "calibration": _calibration(results, evaluation),
         "recipe": recipe.to_toml(),
         "made": _provenance(record, evaluation),
+        "again": f"vitral evaluate {shlex.quote(_place(run.folder))}",
         "look": f"vitral look {shlex.quote(_place(run.folder))} PICTURE",
         "shell": f"vitral predict {shlex.quote(_place(run.folder))} PICTURE",
         "python": f'vitral.Classifier.load({json.dumps(_place(run.folder), ensure_ascii=False)}).predict("PICTURE")',
     }
 
 
-def plain(text: str) -> str:
-    r"""The text with every letter spelt out that cannot be seen, or would change the direction of what follows.
-
-    >>> plain("new\nline")
-    'new\\nline'
-    """
-    return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text
-    )
-
-
 def _most_frequent(results: dict[str, Any]) -> dict[str, Any]:
     """The most frequent class, and the share of pictures that it has."""
     most = max(results["per_class"], key=lambda one: one["pictures"])
-    return {"name": plain(most["name"]), "share": most["pictures"] / results["pictures"]}
+    return {"name": printable(most["name"]), "share": most["pictures"] / results["pictures"]}
 
 
 def _verdict(evaluation: "Evaluation") -> dict[str, Any] | None:
@@ -99,7 +90,7 @@ def _warnings(results: dict[str, Any], record: Record, run: Run, what: str) -> I
     if results["pictures"] < FEW:
         pictures = f"{results['pictures']} {what} are" if results["pictures"] > 1 else f"1 {what[:-1]} is"
         yield f"{pictures} few: take these numbers as a first sign, no more. From some hundreds on they tell something."
-    missing = [plain(one["name"]) for one in results["per_class"] if not one["pictures"]]
+    missing = [printable(one["name"]) for one in results["per_class"] if not one["pictures"]]
     if missing and results["split"] == "test":
         more = f" and {len(missing) - 8} more classes" if len(missing) > 8 else ""
         yield f"No test picture shows {', '.join(missing[:8])}{more}: nothing is known about that."
@@ -107,8 +98,8 @@ def _warnings(results: dict[str, Any], record: Record, run: Run, what: str) -> I
     most, least = (choose(classes, key=lambda one: one["pictures"]) for choose in (max, min))
     if most["pictures"] > UNEVEN * least["pictures"]:
         yield (
-            f"The classes are uneven: {most['pictures']:,} {what} show {plain(most['name'])} and "
-            f"{least['pictures']:,} {plain(least['name'])}. Accuracy flatters then; look at balanced accuracy, "
+            f"The classes are uneven: {most['pictures']:,} {what} show {printable(most['name'])} and "
+            f"{least['pictures']:,} {printable(least['name'])}. Accuracy flatters then; look at balanced accuracy, "
             f"{results['figures']['balanced_accuracy']['value']:.1%}, and at each class."
         )
     validation = record.data.pictures.get("validation", 0)
@@ -134,14 +125,17 @@ def _no_temperature(record: Record) -> str:
 def _check(run: Run) -> dict[str, Any]:
     """The findings of `vitral check`, the serious first; None: it has not run, as there are many pictures."""
     findings = (
-        [{"serious": one.serious, "what": plain(one.what), "advice": plain(one.advice)} for one in run.checked.findings]
+        [
+            {"serious": one.serious, "what": printable(one.what), "advice": printable(one.advice)}
+            for one in run.checked.findings
+        ]
         if run.checked
         else None
     )
     source, place = shlex.quote(run.record.data.source), shlex.quote(_place(run.folder))
     return {
         "findings": findings and sorted(findings, key=lambda one: not one["serious"]),
-        "how": f"vitral check {plain(source)} --json > {place}/{CHECKED}",
+        "how": f"vitral check {printable(source)} --json > {place}/{CHECKED}",
     }
 
 
@@ -149,7 +143,7 @@ def _serious(run: Run) -> Iterator[str]:
     """A sentence for each serious finding in the pictures."""
     for one in run.checked.findings if run.checked else ():
         if one.serious:
-            yield plain(f"In the pictures: {one.what} {one.advice}")
+            yield printable(f"In the pictures: {one.what} {one.advice}")
 
 
 def _figures(results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -179,7 +173,7 @@ def _training(run: Run) -> dict[str, Any] | None:
 
 
 def _table(results: dict[str, Any]) -> dict[str, Any]:
-    rows = [{**one, "name": plain(one["name"])} for one in results["per_class"]]
+    rows = [{**one, "name": printable(one["name"])} for one in results["per_class"]]
     for row in rows:
         row.setdefault("recall", None)
         row.setdefault("precision", None)
@@ -190,13 +184,13 @@ def _table(results: dict[str, Any]) -> dict[str, Any]:
 
 def _groups(results: dict[str, Any]) -> dict[str, Any]:
     """The accuracy of each group by data.group_by, the worst first."""
-    rows = [{"name": plain(name), **figure} for name, figure in results.get("groups", {}).items()]
+    rows = [{"name": printable(name), **figure} for name, figure in results.get("groups", {}).items()]
     return {"rows": rows[:GROUPS], "all": len(rows)}
 
 
 def _pairs(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Pairs of classes that were confused, the most frequent first."""
-    names = [plain(name) for name in results["class_names"]]
+    names = [printable(name) for name in results["class_names"]]
     pairs = [
         {"was": names[i], "said": names[j], "times": times, "of": sum(row), "share": times / sum(row)}
         for i, row in enumerate(results["confusion"])
@@ -206,16 +200,17 @@ def _pairs(results: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(pairs, key=lambda pair: (-pair["times"], -pair["share"]))[:PAIRS]
 
 
-def _calibration(results: dict[str, Any], record: Record) -> dict[str, Any]:
+def _calibration(results: dict[str, Any], evaluation: "Evaluation") -> dict[str, Any]:
     enough = [one for one in results["reliability"] if one["pictures"] >= ENOUGH]
     near = min(enough, key=lambda one: abs(one["confidence"] - 0.8)) if enough else None
     return {
         "temperature": results.get("temperature"),
+        "fit": evaluation.calibration and evaluation.calibration.fit,
         "error": results["figures"]["calibration_error"]["value"],
-        "pictures": record.data.pictures.get("validation", 0),
+        "pictures": evaluation.run.record.data.pictures.get("validation", 0),
         "unknown": results.get("called_unknown"),
         "before": results["uncalibrated"]["calibration_error"]["value"] if "uncalibrated" in results else None,
-        "why_not": _no_temperature(record),
+        "why_not": _no_temperature(evaluation.run.record),
         "example": near
         and {
             "sure": near["confidence"],
@@ -267,10 +262,10 @@ def _duration(seconds: float) -> str:
 
 def _last(source: str) -> str:
     """The last name of a path: the title need not show where files are on this machine."""
-    return plain(Path(source).name or source)
+    return printable(Path(source).name or source)
 
 
 def _place(folder: Path) -> str:
     """The folder as typed from here, or by its name alone where it is not below."""
     near = os.path.relpath(folder)
-    return plain(folder.resolve().name if near.startswith("..") else near)
+    return printable(folder.resolve().name if near.startswith("..") else near)

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitral.errors import printable
 from vitral.evaluation import figures
-from vitral.evaluation.report.facts import plain
 from vitral.look.explain import DEFAULT
 from vitral.look.gallery import SMALL, as_uri, picture_uri
 from vitral.look.grading import RANDOM, Grade, grade
@@ -19,17 +19,19 @@ from vitral.look.maps import as_vit
 from vitral.look.overlay import overlay_map
 from vitral.look.readings import METHODS
 from vitral.look.sheets import as_picture
+from vitral.progress import OutOfTime, Progress, Tell
 
 if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
 
 MOST = 24  # wrong answers, and right ones
+GRADING = "grading maps"
 MOST_MAPS = 4  # wrong answers, and right ones, with maps: each runs the model some hundred times
 
 Draw = Callable[["Evaluation", IO[bytes], bool], None]
 
 
-def pictures(evaluation: "Evaluation") -> dict[str, Any]:
+def pictures(evaluation: "Evaluation", tell: Tell) -> dict[str, Any]:
     """The figures by name, None where there is nothing to draw; then the test pictures, as lists."""
     small_letters = len(evaluation.weights.class_names) > 12
     return {
@@ -39,7 +41,7 @@ def pictures(evaluation: "Evaluation") -> dict[str, Any]:
         "reliability": _figure(evaluation, figures.reliability),
         "wrong": _tiles(evaluation, figures.surest_mistakes(evaluation, MOST)),
         "right": _tiles(evaluation, figures.some_right(evaluation, MOST)),
-        "looked": _maps(evaluation) if evaluation.weights.model.attends else None,
+        "looked": _maps(evaluation, tell) if evaluation.weights.model.attends else None,
     }
 
 
@@ -74,17 +76,18 @@ def _tiles(evaluation: "Evaluation", rows: NDArray[np.int64]) -> list[dict[str, 
                 "width": picture.width,
                 "height": picture.height,
                 "pixelated": max(picture.size) < SMALL,
-                "sample": plain(samples[i]),
-                "was": plain(names[labels[i]]),
-                "said": plain(names[predicted[i]]),
+                "sample": printable(samples[i]),
+                "was": printable(names[labels[i]]),
+                "said": printable(names[predicted[i]]),
                 "probability": float(evaluation.probabilities[i, predicted[i]]),
             }
         )
     return tiles
 
 
-def _maps(evaluation: "Evaluation") -> dict[str, Any]:
-    """Tiles with maps, wrong and right, and on how many of them the map is better than chance."""
+def _maps(evaluation: "Evaluation", tell: Tell) -> dict[str, Any]:
+    """Tiles with maps, wrong and right, and on how many of them the map is better than chance. Grades take long: there
+    are as many as there is time for."""
     wrong, right = figures.surest_mistakes(evaluation, MOST_MAPS), figures.some_right(evaluation, MOST_MAPS)
     rows = np.concatenate([wrong, right])
     tiles, grades = _tiles(evaluation, rows), list[Grade]()
@@ -92,18 +95,27 @@ def _maps(evaluation: "Evaluation") -> dict[str, Any]:
     temperature = float(evaluation.calibration.temperature) if evaluation.calibration else 1.0
     pictures = evaluation.images(rows)
     images = preprocess.normalise(torch.from_numpy(pictures)).to(next(model.parameters()))
-    for tile, i, picture, image in zip(tiles, rows, pictures, images, strict=True):
+    grades_are_possible = in_time = model.config.positions.kind != "relative"  # else no patch can be left out
+    for done, (tile, i, picture, image) in enumerate(zip(tiles, rows, pictures, images, strict=True)):
+        try:
+            tell(Progress(done, len(tiles), GRADING))
+        except OutOfTime:
+            in_time = False
         map = METHODS[DEFAULT](model, image[None])[0].cpu()
         tile |= {"map": picture_uri(overlay_map(picture, map.numpy())), "better": None, "verdict": ""}
-        if model.config.positions.kind != "relative":  # else no patch can be left out
+        if grades_are_possible and in_time:
             label = int(evaluation.outputs.predicted[i])
             result = grade(model, image, map, label, temperature=temperature)
             tile |= {"better": result.better, "verdict": result.verdict}
             grades.append(result)
+    if grades_are_possible and len(grades) < len(tiles):
+        evaluation.left_out.append(f"grades of {len(tiles) - len(grades)} maps")
     return {
         "wrong": tiles[: len(wrong)],
         "right": tiles[len(wrong) :],
         "graded": len(grades),
+        "ungraded": len(tiles) - len(grades),
+        "grades_are_possible": grades_are_possible,
         "better": sum(one.better for one in grades),
         "by_luck": len(grades) / (RANDOM + 1),
         "random": RANDOM,
