@@ -4,6 +4,7 @@ import json
 import shutil
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -64,7 +65,7 @@ def test_the_same_weights_give_the_same_file(tmp_path: Path) -> None:
     assert sha256_of(tmp_path / "a.safetensors") == sha256_of(tmp_path / "b.safetensors")
 
 
-def header_of(path: Path) -> tuple[dict[str, object], bytes]:
+def header_of(path: Path) -> tuple[dict[str, Any], bytes]:
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     return json.loads(content[8 : 8 + length]), content[8 + length :]
@@ -91,12 +92,17 @@ def test_a_cut_file_is_refused(file: Path) -> None:
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 def test_numbers_that_are_not_finite_are_refused_by_name(file: Path, number: str) -> None:
-    """They would be loaded, and every answer would be NaN."""
-    made = weights()
-    bias = made.model.state_dict()["blocks.1.mlp.fc1.bias"]
-    bias[7] = float(number)
-    write_weights(file, made)
-    with pytest.raises(WeightsError, match=r"blocks\.1\.mlp\.fc1\.bias holds numbers that are not finite"):
+    """They would be loaded, and every answer would be NaN: neither written nor read."""
+    refused = r"blocks\.1\.mlp\.fc1\.bias holds numbers that are not finite"
+    broken = weights()
+    broken.model.state_dict()["blocks.1.mlp.fc1.bias"][7] = float(number)
+    before = file.read_bytes()
+    with pytest.raises(WeightsError, match=refused):
+        write_weights(file, broken)
+    assert file.read_bytes() == before
+    header, _ = header_of(file)
+    save_file(broken.model.state_dict(), file, metadata=header["__metadata__"])  # what another program may have left
+    with pytest.raises(WeightsError, match=refused):
         read_weights(file)
 
 
