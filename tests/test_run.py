@@ -135,7 +135,7 @@ def test_a_header_that_claims_huge_shapes_is_refused_without_filling_the_memory(
 )
 def test_a_config_that_contradicts_the_weights_is_refused(file: Path, path: str, value: object, sentence: str) -> None:
     made = weights()
-    header = json.loads(header_of(file)[0]["__metadata__"]["vitral"])  # type: ignore[index]
+    header = json.loads(header_of(file)[0]["__metadata__"]["vitral"])
     *tables, last = path.split(".")
     table = header
     for name in tables:
