@@ -16,7 +16,6 @@ from vitral.data.config import AsItIs, Augment, Data, Policy, RandAugment, Resiz
 from vitral.errors import RecipeError
 from vitral.files import path_of
 from vitral.model.config import (
-    AnyModelConfig,
     Attend,
     Blocks,
     Head,
@@ -29,6 +28,7 @@ from vitral.model.config import (
     Tokens,
     ViTConfig,
 )
+from vitral.model.kinds import AnyModelConfig
 from vitral.plugin import is_plugin
 from vitral.settings import FORMAT, Part, Settings, as_table, check_format, names, unknown
 from vitral.training.config import (

@@ -110,6 +110,7 @@ def _prepare(weights: Weights, temperature: float) -> ConvertedWeights:
         notes.append("Positions are resampled once, to the size that pictures are prepared in.")
     if not isinstance(model, ViT):
         raise WeightsError(f"A model of kind {model.config.kind} is known to no other library: only a ViT is.")
+    model = model.plain()
     tensors = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
     if temperature != 1.0:
         tensors |= {name: tensor / temperature for name, tensor in tensors.items() if name.startswith("head")}

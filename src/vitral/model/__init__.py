@@ -6,14 +6,11 @@ from typing import TYPE_CHECKING
 
 from vitral.errors import RecipeError
 from vitral.files import where_it_failed
-from vitral.model.config import ModelConfig, Regularise, UnresolvedConfig
+from vitral.model.config import KINDS, ModelConfig, Regularise, UnresolvedConfig
 from vitral.plugin import Plugin, is_plugin
 
 if TYPE_CHECKING:
     from vitral.model.interface import Model
-
-# What `model.kind` can be, and where it is: loaded on first use, since each brings torch.
-KINDS = {"vit": "vitral.model.vit:ViT"}
 
 
 def build(config: ModelConfig, regularise: Regularise | None = None) -> "Model":

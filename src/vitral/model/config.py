@@ -3,20 +3,9 @@
 `ViTConfig()` is the paper's ViT-B/16. Config and weights together are the model, so they are stored together.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    ConfigDict,
-    Discriminator,
-    Field,
-    InstanceOf,
-    SerializeAsAny,
-    StrictBool,
-    StrictInt,
-    Tag,
-    model_serializer,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, StrictBool, StrictInt, model_serializer, model_validator
 
 from vitral.errors import RecipeError
 from vitral.plugin import is_plugin
@@ -26,6 +15,15 @@ if TYPE_CHECKING:
     from vitral.model.interface import Model
 
 ImageSize = StrictInt | tuple[StrictInt, StrictInt]  # pixels per side, or (height, width)
+
+# What `model.kind` can be, and where its class is: loaded on first use, since each brings torch. Configs: kinds.py.
+KINDS = {
+    "vit": "vitral.model.vit:ViT",
+    "mu": "vitral.model.tutorials:MuViT",
+    "owen": "vitral.model.tutorials:OwenViT",
+    "pulfer": "vitral.model.tutorials:PulferViT",
+    "bourke": "vitral.model.tutorials:BourkeViT",
+}
 
 
 class ModelConfig(Settings):
@@ -215,7 +213,9 @@ class ViTConfig(ModelConfig):
     (8, 8)
     """
 
-    kind: Literal["vit"] = Field(default="vit", description="the architecture: vit, or mine.py:Mixer")
+    kind: Literal["vit"] = Field(
+        default="vit", description="the architecture: vit, a tutorial's (mu, …), or mine.py:Mixer"
+    )
     image_size: ImageSize = Field(default=224, description="pixels a side, or [height, width]")
     patch_size: StrictInt = Field(default=16, ge=1, description="P: pixels a side of a patch; divides image_size")
     channels: StrictInt = Field(
@@ -242,8 +242,11 @@ class ViTConfig(ModelConfig):
     @classmethod
     def _is_known(cls, values: Any) -> Any:
         kind = values.get("kind", "vit") if isinstance(values, dict) else "vit"
-        if kind != "vit" and not is_plugin(str(kind)):
-            raise ValueError(f"model.kind is {kind}, and should be vit, or a class in a Python file: mine.py:Mixer.")
+        if kind not in KINDS and not is_plugin(str(kind)):
+            known = ", ".join(KINDS)
+            raise ValueError(
+                f"model.kind is {kind}, and should be {known}, or a class in a Python file: mine.py:Mixer."
+            )
         return values
 
     @classmethod
@@ -373,22 +376,6 @@ class ViTConfig(ModelConfig):
         if self.head.kind in ("hidden", "none") and self.classes:
             raise ValueError(f"model.head {self.head.kind} has no classes: set model.classes=0.")
 
-
-def _tag(config: Any) -> str:
-    """Which class reads a table `[model]`."""
-    if isinstance(config, ModelConfig):
-        return "ready"
-    kind = config.get("kind", "vit") if isinstance(config, dict) else "vit"
-    return "own" if is_plugin(str(kind)) else "vit"
-
-
-# A table is read by its kind. That of a model in a user's own file is kept as it is, until `resolve` reads it.
-AnyModelConfig = Annotated[
-    Annotated[ViTConfig, Tag("vit")]
-    | Annotated[UnresolvedConfig, Tag("own")]
-    | Annotated[InstanceOf[SerializeAsAny[ModelConfig]], Tag("ready")],
-    Discriminator(_tag),
-]
 
 # name: width, depth, heads. B, L and H are the paper's table 1; Ti and S are DeiT's.
 SIZES = {

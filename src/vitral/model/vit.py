@@ -18,7 +18,7 @@ largest library of such models, gives them: most checkpoints fit as they are.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -111,6 +111,7 @@ class ViT(Model):
     head: nn.Module  # and, by the config, cls_token, dist_token, reg_token, head_dist
 
     attends, drops_patches, any_size, splits = True, True, True, True
+    block_class: ClassVar[type[Block]] = Block
 
     def __init__(self, config: ViTConfig, regularise: Regularise | None = None) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class ViT(Model):
         self.pos_embed = self.positions.table()  # its learned numbers, if it has any
         self.pos_drop = nn.Dropout(regularise.dropout)
         self.norm_pre = norm(config, config.width, there=config.blocks.first_norm)
-        self.blocks = nn.ModuleList(Block(config, regularise, number) for number in range(config.depth))
+        self.blocks = nn.ModuleList(self.block_class(config, regularise, n) for n in range(config.depth))
         self.norm = norm(config, config.width, there=config.pool.norm == "before")
         self.fc_norm = norm(config, pooled_width, there=config.pool.norm == "after")
         self.pre_logits = PRE_LOGITS[config.head.kind](config, pooled_width)
@@ -179,6 +180,10 @@ class ViT(Model):
         for ours, theirs in zip(self.parameters(), model.parameters(), strict=True):
             theirs.requires_grad_(ours.requires_grad)
         return model.train(self.training)
+
+    def plain(self) -> "ViT":
+        """A ViT that does the same with the parts of this file alone, for libraries that know no others: itself."""
+        return self
 
     def patch_tokens(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, N, D)
         return tokens[:, self.config.extra :]

@@ -9,6 +9,7 @@ from vitral.errors import RecipeError
 from vitral.files import run_python
 from vitral.recipe import Recipe
 from vitral.recipes.ants_bees_finetune import ants_bees_finetune
+from vitral.recipes.bourke_food import bourke_food
 from vitral.recipes.cifar10 import cifar10
 from vitral.recipes.cifar10_distilled import cifar10_distilled
 from vitral.recipes.cifar10_finetune import cifar10_finetune
@@ -17,7 +18,10 @@ from vitral.recipes.food_features import food_features
 from vitral.recipes.food_finetune import food_finetune
 from vitral.recipes.imagenette_mini_probe import imagenette_mini_probe
 from vitral.recipes.mnist import mnist
+from vitral.recipes.mu_cifar10 import mu_cifar10
+from vitral.recipes.owen_cifar10 import owen_cifar10
 from vitral.recipes.paper import ABOUT, PAPER
+from vitral.recipes.pulfer_mnist import pulfer_mnist
 from vitral.recipes.tutorial_cifar10_a import tutorial_cifar10_a
 from vitral.recipes.tutorial_cifar10_b import tutorial_cifar10_b
 from vitral.recipes.tutorial_food import tutorial_food
@@ -34,6 +38,10 @@ RECIPES: Mapping[str, Recipe] = {
     "food-finetune": food_finetune,
     "ants-bees-finetune": ants_bees_finetune,
     "imagenette-mini-probe": imagenette_mini_probe,
+    "mu-cifar10": mu_cifar10,
+    "owen-cifar10": owen_cifar10,
+    "pulfer-mnist": pulfer_mnist,
+    "bourke-food": bourke_food,
     "tutorial-mnist": tutorial_mnist,
     "tutorial-cifar10-a": tutorial_cifar10_a,
     "tutorial-cifar10-b": tutorial_cifar10_b,

@@ -154,19 +154,19 @@ class Teacher(Settings):
 
 
 class ClassificationSettings(Part):
-    """The label is to be the most probable class: train.label_smoothing, train.class_weights and the table `[teacher]`
-    say how."""
+    """`classification`: the label is to be the most probable class; train.label_smoothing, train.class_weights and the
+    table `[teacher]` say how. `double-softmax`: the same, with a softmax before it, as in Pulfer's tutorial."""
 
-    kind: Literal["classification"] = "classification"
+    kind: Literal["classification", "double-softmax"] = "classification"
 
     @model_validator(mode="before")
     @classmethod
     def _is_known(cls, values: Any) -> Any:
         kind = values.get("kind") if isinstance(values, dict) else values
-        if isinstance(kind, str) and kind != "classification":
+        if isinstance(kind, str) and kind not in ("classification", "double-softmax"):
             raise ValueError(
-                f"train.objective is {kind}, and should be classification, or a function or class in a Python file: "
-                "mine.py:focal."
+                f"train.objective is {kind}, and should be classification, double-softmax, or a function or class in a "
+                "Python file: mine.py:focal."
             )
         return values
 

@@ -14,8 +14,9 @@ from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError, WeightsError
 from vitral.files import parse_table, write_whole
 from vitral.model import build, resolve
-from vitral.model.config import AnyModelConfig, ModelConfig, ViTConfig
+from vitral.model.config import ModelConfig, ViTConfig
 from vitral.model.interface import Model
+from vitral.model.kinds import AnyModelConfig
 from vitral.plugin import Code, is_plugin, load_stored_plugins
 from vitral.settings import FORMAT, Settings, check_format
 from vitral.weights.stored import check_finite, unwrapped

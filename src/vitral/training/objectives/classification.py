@@ -46,7 +46,24 @@ class Classification(Objective):
         parts = [(model(batch.images, batch.keep).float().cpu(), batch.labels.cpu()) for batch in batches]
         logits, labels = map(torch.cat, zip(*parts, strict=True))
         right = (logits.argmax(dim=1) == labels).double().mean()
-        return {"loss": float(cross_entropy(logits, labels)), "accuracy": float(right)}
+        return {"loss": float(self.plain_loss(logits, labels)), "accuracy": float(right)}
+
+    def plain_loss(self, logits: Tensor, labels: Tensor) -> Tensor:  # (B, classes), (B,) → ()
+        """What validation tells, whatever the settings are."""
+        return cross_entropy(logits, labels)
+
+
+class DoubleSoftmax(Classification):
+    """Probabilities are taken for logits: what happens where a model ends in a softmax, and its loss has another.
+
+    With 10 classes the loss cannot fall below 1.46, and gradients are weak. `predict` knows nothing of it.
+    """
+
+    def of_logits(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return super().of_logits(logits.softmax(dim=1), targets)
+
+    def plain_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(logits.softmax(dim=1), labels)
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:  # (B, classes), (B,) → ()

@@ -12,14 +12,16 @@ from vitral.model.interface import Model
 from vitral.plugin import Plugin
 from vitral.training.config import OwnObjective, Train
 from vitral.training.objectives import Objective
-from vitral.training.objectives.classification import Classification
+from vitral.training.objectives.classification import Classification, DoubleSoftmax
+
+OURS = {"classification": Classification, "double-softmax": DoubleSoftmax}
 
 
 def objective_class(train: Train, plugins: Mapping[str, Plugin]) -> type[Objective]:
     """The class of a recipe's objective. A function in a user's own file is a loss of logits and targets, so
     classification."""
     if not isinstance(train.objective, OwnObjective):
-        return Classification
+        return OURS[train.objective.kind]
     kind, own = train.objective.kind, plugins[train.objective.kind].value
     if isinstance(own, type) and issubclass(own, Objective):
         return own
@@ -36,7 +38,8 @@ def make_objective(train: Train, plugins: Mapping[str, Plugin], pack: Pack, mode
     if not isinstance(train.objective, OwnObjective):
         weights = class_weights(pack) if train.class_weights == "balanced" else None
         device = next(model.parameters()).device
-        return Classification(None if weights is None else weights.to(device), train.label_smoothing)
+        kind = OURS[train.objective.kind]
+        return kind(None if weights is None else weights.to(device), train.label_smoothing)
     if train.label_smoothing or train.class_weights != "none":
         raise RecipeError(
             "train.label_smoothing and train.class_weights are settings of train.objective=classification: set "

@@ -1,0 +1,10 @@
+"""Bourke's slides, exactly theirs: ViT-B/16 from nothing on 225 photographs of food.     vitral train bourke-food
+
+All of train and no validation set, pixels from 0 to 1, no augmentation, as in the source. With `model.start=random` the
+class token and the positions start as in his notebook.
+"""
+
+from vitral.model.kinds import BourkeConfig
+from vitral.recipes.tutorial_food import tutorial_food
+
+bourke_food = tutorial_food.model_copy(update={"model": BourkeConfig(classes=3)})

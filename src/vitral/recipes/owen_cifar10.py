@@ -1,0 +1,11 @@
+"""Owen's tutorial, exactly his: a ViT of width 48 on CIFAR-10.     vitral train owen-cifar10
+
+All of train and no validation set, pixels from 0 to 1, no augmentation, as in the source.
+"""
+
+from vitral.model.kinds import OwenConfig
+from vitral.recipes.tutorial_cifar10_b import tutorial_cifar10_b
+
+owen_cifar10 = tutorial_cifar10_b.model_copy(
+    update={"model": OwenConfig(image_size=32, patch_size=4, width=48, depth=4, heads=4, classes=10)}
+)
