@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,8 +17,16 @@ from vitral.model.kinds import BourkeConfig, MuConfig, OwenConfig, PulferConfig
 from vitral.recipes import RECIPES
 from vitral.training.objectives.classification import Classification, DoubleSoftmax
 
-SIZES = {"image_size": 32, "patch_size": 8, "width": 24, "depth": 2, "heads": 3, "classes": 5}
-DIGIT = {"image_size": 28, "patch_size": 4, "channels": 1, "width": 8, "depth": 2, "heads": 2, "classes": 10}
+SIZES: dict[str, Any] = {"image_size": 32, "patch_size": 8, "width": 24, "depth": 2, "heads": 3, "classes": 5}
+DIGIT: dict[str, Any] = {
+    "image_size": 28,
+    "patch_size": 4,
+    "channels": 1,
+    "width": 8,
+    "depth": 2,
+    "heads": 2,
+    "classes": 10,
+}
 
 # Ours, small; and the transcript of it.
 PAIRS: dict[str, tuple[ModelConfig, Callable[[], Transcript]]] = {

@@ -91,7 +91,7 @@ class Mu(Transcript):
         return self.head(self.norm(self.blocks(x))[:, 0])
 
     def parts(self) -> Parts:
-        first = {"patch_embed.proj": self.proj, "cls_token": self.cls_token, "pos_embed": self.pos_embed}
+        first: Parts = {"patch_embed.proj": self.proj, "cls_token": self.cls_token, "pos_embed": self.pos_embed}
         return {**first, **in_blocks(self.blocks, MuBlock.parts), "norm": self.norm, "head": self.head}
 
 
@@ -352,5 +352,9 @@ class Bourke(Transcript):
         return self.classifier(self.transformer_encoder(x)[:, 0])
 
     def parts(self) -> Parts:
-        first = {"patch_embed.proj": self.patcher, "cls_token": self.class_token, "pos_embed": self.position_embedding}
+        first: Parts = {
+            "patch_embed.proj": self.patcher,
+            "cls_token": self.class_token,
+            "pos_embed": self.position_embedding,
+        }
         return {**first, **in_blocks(self.transformer_encoder, BourkeEncoderBlock.parts), "head": self.classifier[0]}
