@@ -1,4 +1,5 @@
-"""The recipe of a training: model + data + init + teacher + train. Frozen, validated, TOML both ways; no torch.
+"""The recipe of a training: model + data + init + teacher + train, and what others report of it. Frozen, validated,
+TOML both ways; no torch.
 
 A recipe in Python takes its settings from here: `from vitral.recipe import Recipe, ViTConfig, Data, Augment, Train,
 Muon`.
@@ -8,9 +9,9 @@ import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import model_validator
+from pydantic import Field, StrictInt, model_validator
 
 from vitral.data.config import AsItIs, Augment, Data, Policy, RandAugment, Resize, Scale
 from vitral.errors import RecipeError
@@ -66,6 +67,7 @@ __all__ = [
     "RandAugment",
     "Recipe",
     "Regularise",
+    "Reported",
     "Resize",
     "Rising",
     "Scale",
@@ -78,6 +80,39 @@ __all__ = [
     "parse_budget",
     "parse_setting",
 ]
+
+
+Points = tuple[tuple[Annotated[StrictInt, Field(ge=1)], float], ...]  # (epoch, value)
+
+
+class Reported(Settings):
+    """The table `[reported]` of a recipe: what somebody else tells of such a training, drawn beside our own curves. It
+    changes nothing in the training.
+
+    >>> Reported(who="Mu's notebook", test_accuracy=((1, 0.31), (2, 0.405))).test_accuracy[-1]
+    (2, 0.405)
+    """
+
+    who: str = Field(default="", description="whose numbers these are, in a few words")
+    train_loss: Points = Field(default=(), description="[epoch, value] as often as wanted: [[1, 2.11], [2, 1.84]]")
+    test_loss: Points = Field(default=(), description="the same, of test pictures")
+    test_accuracy: Points = Field(default=(), description="the same, as shares from 0 to 1")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in ("train_loss", "test_loss", "test_accuracy"):
+            epochs = [epoch for epoch, _ in getattr(self, name)]
+            if epochs and not self.who.strip():
+                raise ValueError(f"reported.{name} is there, and reported.who is not: say whose numbers these are.")
+            if epochs != sorted(set(epochs)):
+                raise ValueError(f"reported.{name} has the epochs {epochs}: each should come after the one before.")
+        for epoch, share in self.test_accuracy:
+            if not 0 <= share <= 1:
+                raise ValueError(
+                    f"reported.test_accuracy is {share:g} at epoch {epoch}, and should be a share from 0 to 1: 59.9 % "
+                    "is 0.599."
+                )
+        return self
 
 
 class Recipe(Settings):
@@ -93,6 +128,9 @@ class Recipe(Settings):
     init: Init = Init()
     teacher: Teacher = Teacher()
     train: Train = Train()
+    reported: Reported = Field(
+        default=Reported(), exclude_if=lambda reported: reported == Reported()
+    )  # it came after format 1
 
     @model_validator(mode="after")
     def _check(self) -> Self:

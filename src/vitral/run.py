@@ -206,6 +206,10 @@ class Run:
                 write_whole(self.folder / LEFT_OUT, as_csv(("sample", "label", "split", "reason"), unreadable))
         self.write_record(record)  # last: from here on it is a run
 
+    def write_recipe(self, recipe: Recipe) -> None:
+        with self.writing():
+            write_whole(self.folder / RECIPE, recipe.to_toml())
+
     def begin_stretch(self, recipe: Recipe) -> Path:
         """Put the files of a finished run aside, where they are a run by themselves, and write the recipe that goes on
         from it; returns the folder. A kill before the record is written leaves a run that can be asked again."""

@@ -410,7 +410,9 @@ class TrainingDisplay:
         plan, objective = event.plan, event.plan.learner.objective
         self.run, self.untested, self.pack = event.run, not len(plan.pack.of("test")), plan.pack
         self.epochs, self.batch_size = event.steps / plan.batches.steps_per_epoch, plan.batches.batch_size
-        self.validates = plan.validates
+        measured = {"train": True, "validation": plan.validates, "test": plan.test_curve}
+        self.splits: list[Any] = [split for split, is_measured in measured.items() if is_measured]
+        self.grouped = len(self.splits) > 2  # a line of names above, so that all columns fit into 80 letters
         self.figures, self.labels = objective.figures, objective.needs_labels
         self.steps = event.steps
         self.before.stop()
@@ -450,31 +452,38 @@ class TrainingDisplay:
             console.print(f"To compare with, {baseline.method}{score}.")
         epochs = f"{self.epochs:.3g} epoch{'s' if self.epochs > 1 else ''}"
         console.print(f"{event.steps:,} step{'s' if event.steps > 1 else ''} in {epochs}, into {event.run.folder}")
-        console.print(f"Expected to take about {duration(event.expected)}, with {_memory()} of memory.\n")
+        console.print(f"Expected to take about {duration(event.expected)}, with {_memory()} of memory.")
+        if plan.test_curve:
+            console.print(f"The {test:,} test pictures are measured after every epoch: a curve that chooses nothing.")
+        console.print()
 
     def _print_header(self) -> None:
         """Print the names of the columns of `_print_epoch`."""
-        columns = "".join(f"  {name:>8}" for name in self.figures)
-        validation = f"   validation loss{columns}" if self.validates else ""
-        console.print(f"epoch   train loss{columns}{validation}   seconds   waited", style="bold")
+        widths = {split: self._widths(split) for split in self.splits}
+        if self.grouped:
+            groups = (f" {split} ".center(sum(one.values()) + 2 * (len(one) - 1), "─") for split, one in widths.items())
+            console.print(" " * 5 + "".join(f"   {group}" for group in groups), style="bold")
+        columns = "".join(" " + "".join(f"  {name:>{width}}" for name, width in one.items()) for one in widths.values())
+        console.print(f"epoch{columns}   seconds   waited", style="bold")
 
     def _print_epoch(self, epoch: "Epoch") -> None:
         """Print a line an epoch; where there are many, about thirty in all."""
         every = -(-int(self.epochs) // 30) or 1
         if epoch.epoch % every and 1 < epoch.epoch < int(self.epochs):
             return
-        train, validation = epoch.of("train"), epoch.of("validation")
-        console.print(
-            f"{epoch.epoch:>5}   {train['loss']:>10.3f}{self._figures(train)}"
-            + (f"   {validation['loss']:>15.3f}{self._figures(validation)}" if self.validates else "")
-            + f"   {epoch.seconds:>7.1f}   {epoch.waited:>6.1%}"
-        )
+        columns = "".join(" " + self._columns(split, epoch.of(split)) for split in self.splits)
+        console.print(f"{epoch.epoch:>5}{columns}   {epoch.seconds:>7.1f}   {epoch.waited:>6.1%}")
 
-    def _figures(self, figures: "Mapping[str, float]") -> str:
-        """The columns beside the loss: the objective's figures; an accuracy is a share."""
-        return "".join(
-            f"  {figures[name]:>{max(8, len(name))}{'.1%' if name == 'accuracy' else '.3f'}}" for name in self.figures
-        )
+    def _widths(self, split: str) -> dict[str, int]:
+        """The columns of a split, and how wide they are: its loss, then the objective's figures."""
+        loss = {"loss": 5} if self.grouped else {f"{split} loss": len(f"{split} loss")}
+        return loss | {name: max(8, len(name)) for name in self.figures}
+
+    def _columns(self, split: str, figures: "Mapping[str, float]") -> str:
+        """The values in these columns: an accuracy is a share, and what is no number a dash."""
+        names = zip(("loss", *self.figures), self._widths(split).values(), strict=True)
+        values = {name: f"{value:{'.1%' if name == 'accuracy' else '.3f'}}" for name, value in figures.items()}
+        return "".join(f"  {values.get(name, '–'):>{width}}" for name, width in names)
 
     def _status(self, event: "Step") -> str:
         """The text behind the bar: how fast, how good, how much of the last second was waiting."""

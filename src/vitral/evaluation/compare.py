@@ -30,6 +30,10 @@ COLOURS = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", INK, GREY)  # Okabe a
 OTHER_LOSS = ("data.augment", "data.sampling", "train.label_smoothing", "train.class_weights", "train.regularise")
 
 
+# Recipes that differ in these alone give the same weights, but for the seed.
+ALIKE: dict[str, Any] = {"train.seed": 0, "train.test_curve": False, "reported": {}}
+
+
 @dataclass(frozen=True)
 class Member:
     """A run, as read from its folder."""
@@ -113,8 +117,8 @@ class Comparison:
     @property
     def settings(self) -> dict[str, list[Any]]:
         """The settings in which they differ: a value per group; None: the group's kind of part has no such setting."""
-        recipes = [dict(flat(group.members[0].recipe)) for group in self.groups]
-        names = dict.fromkeys(name for recipe in recipes for name in recipe if name != "train.seed")
+        recipes = [dict(flat(group.members[0].recipe.changed(ALIKE))) for group in self.groups]
+        names = dict.fromkeys(name for recipe in recipes for name in recipe)
         by_name = {name: [recipe.get(name) for recipe in recipes] for name in names}
         return {name: values for name, values in by_name.items() if any(value != values[0] for value in values)}
 
@@ -165,7 +169,7 @@ def compare(places: Iterable[str | Path]) -> Comparison:
     together: dict[Recipe, list[Member]] = {}
     for folder in folders:
         member = _read(folder)
-        together.setdefault(member.recipe.changed({"train.seed": 0}), []).append(member)
+        together.setdefault(member.recipe.changed(ALIKE), []).append(member)
     groups = [sorted(members, key=lambda member: member.recipe.train.seed) for members in together.values()]
     names = _names([[member.run.folder.resolve() for member in members] for members in groups])
     return Comparison(tuple(Group(name, tuple(members)) for name, members in zip(names, groups, strict=True)))

@@ -10,12 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from vitral.data.config import Augment
+from vitral.data.sources import SPLITS
 from vitral.evaluation.metrics import BINS
 from vitral.look.explain import DEFAULT
 from vitral.look.figures import GREEN, RED, Theme, caption, draw_attention, figure, show_image, theme
 from vitral.look.maps import as_vit
 from vitral.look.readings import METHODS, answer_by_head
-from vitral.recipe import Recipe
+from vitral.recipe import Points, Recipe, Reported
+from vitral.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,20 +58,34 @@ Panel = Literal["loss", "accuracy"]
 def curves(
     evaluation: "Evaluation", to: IO[bytes] | None = None, dark: bool = False, only: Panel | None = None
 ) -> None:
-    """Draw loss and accuracy, epoch by epoch; or `only` one of the two."""
+    """Draw loss and accuracy, epoch by epoch, and what others report of it; or `only` one of the two."""
     epochs = [line for line in evaluation.run.metrics if line["event"] == "epoch"]
     if not epochs:
         return
     panels: list[Panel] = [only] if only else ["loss", "accuracy"] if "train_accuracy" in epochs[0] else ["loss"]
     title = "" if to else "Learning curves"
     where = to or evaluation.folder / "curves.png"
-    subtitle = "" if to else worse_in_training(evaluation.run.recipe)
-    with figure(where, 4.6 * len(panels), 4.3, title, subtitle, dark=dark) as canvas:
+    subtitle = "" if to else how_to_read_curves(evaluation.run)
+    rows = max(len(_splits(epochs, name)) + len(_reported(evaluation.run, name)) for name in panels)  # of the legend
+    height = 4.3 + 0.2 * max(0, rows - 2)
+    with figure(where, 4.6 * len(panels), height, title, subtitle, dark=dark) as canvas:
         for axes, name in zip(canvas.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _panel(axes, epochs, name, evaluation, theme(dark))
 
 
-def worse_in_training(recipe: Recipe) -> str:
+def how_to_read_curves(run: Run) -> str:
+    """What to know of the learning curves, in words; "": nothing."""
+    has_test = any("test_loss" in line for line in run.metrics)
+    reported = run.recipe.reported
+    sentences = [
+        _worse_in_training(run.recipe),
+        "The test curve chose nothing: neither the weights nor when to stop." if has_test else "",
+        f"Small rings: what {caption(reported.who)} reports." if reported != Reported() else "",
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _worse_in_training(recipe: Recipe) -> str:
     """Why the figures of the training pictures can be worse than those of the validation pictures; "": they cannot."""
     reasons = []
     if recipe.data.augment != Augment():
@@ -79,16 +95,37 @@ def worse_in_training(recipe: Recipe) -> str:
     return f"Training pictures {' and '.join(reasons)}, so their figures can be the worse ones." if reasons else ""
 
 
+def _splits(epochs: list[dict[str, Any]], name: Panel) -> list[str]:
+    """The splits that were measured after some epoch."""
+    return [split for split in SPLITS if any(f"{split}_{name}" in line for line in epochs)]
+
+
+def _reported(run: Run, name: Panel) -> dict[str, Points]:
+    """What others report of such a training, by split."""
+    pairs: dict[str, Points] = {split: getattr(run.recipe.reported, f"{split}_{name}", ()) for split in SPLITS}
+    return {split: points for split, points in pairs.items() if points}
+
+
+def _value(name: Panel, value: float) -> str:
+    return f"{value:.1%}" if name == "accuracy" else f"{value:.3f}"
+
+
 def _panel(axes: "Axes", epochs: list[dict[str, Any]], name: Panel, evaluation: "Evaluation", colours: Theme) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    x = [line["epoch"] for line in epochs]
-    for split, colour, dashes in (("train", colours.orange, "--"), ("validation", colours.blue, "-")):
-        if (key := f"{split}_{name}") in epochs[0]:
-            y = [line[key] for line in epochs]
-            last = f"{y[-1]:.1%}" if name == "accuracy" else f"{y[-1]:.3f}"
-            marker = "o" if len(x) == 1 else ""
-            axes.plot(x, y, dashes, color=colour, marker=marker, label=f"{split}, at the end {last}", zorder=3)
+    x, reported = [line["epoch"] for line in epochs], _reported(evaluation.run, name)
+    style: Any = {"train": (colours.orange, "--"), "validation": (colours.blue, "-"), "test": (colours.green, "-.")}
+    for split in _splits(epochs, name):
+        points = {line["epoch"]: line[key] for line in epochs if (key := f"{split}_{name}") in line}
+        (colour, dashes), last = style[split], _value(name, [*points.values()][-1])
+        marker = "o" if len(points) == 1 else ""
+        label = f"{split}, at the end {last}"
+        axes.plot([*points], [*points.values()], dashes, color=colour, marker=marker, label=label, zorder=3)
+    for split, pairs in reported.items():
+        (epoch, value), who = pairs[-1], caption(evaluation.run.recipe.reported.who, 28)
+        rings: Any = {"marker": "o" if split == "test" else "s", "markersize": 4, "markerfacecolor": colours.ground}
+        label = f"{who}, {split} {_value(name, value)} at epoch {epoch}"
+        axes.plot(*zip(*pairs, strict=True), ":", color=colours.purple, linewidth=1, label=label, zorder=4, **rings)
     if "validation_loss" in epochs[0] and len(x) > 1:
         best = min(epochs, key=lambda line: line["validation_loss"])["epoch"]
         label = f"least validation loss: epoch {best} of {x[-1]}"
@@ -101,7 +138,7 @@ def _panel(axes: "Axes", epochs: list[dict[str, Any]], name: Panel, evaluation: 
     axes.grid(axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.margins(x=0.01)
-    if len(x) == 1:
+    if len(x) == 1 and not reported:
         axes.set_xlim(x[0] - 0.5, x[0] + 0.5)
     if name == "accuracy":
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")

@@ -37,6 +37,7 @@ class Theme:
     orange: str
     green: str
     red: str
+    purple: str
     bar: str
     shares: tuple[str, ...]  # from none to all, evenly lighter or darker, so that it prints
 
@@ -51,6 +52,7 @@ LIGHT = Theme(
     orange=ORANGE,
     green=GREEN,
     red=RED,
+    purple="#A34A86",
     bar="#80B8D8",
     shares=("#F7FAFD", "#C3DAEE", "#7DB3D9", "#3381BA", "#08427F"),
 )
@@ -64,6 +66,7 @@ DARK = Theme(
     orange="#F0B429",
     green="#2FC79B",
     red="#F58B4C",
+    purple="#E59CC9",
     bar="#2F7CAB",
     shares=("#1C2127", "#1B4161", "#22699C", "#4C9FD6", "#B5DFFA"),
 )

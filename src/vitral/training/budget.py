@@ -12,6 +12,7 @@ from vitral.errors import RecipeError
 from vitral.progress import Progress
 from vitral.training.config import parse_budget
 from vitral.training.feature_cache import DOING as LOOKING
+from vitral.training.feature_cache import HeldOut
 from vitral.training.learner import Learner
 from vitral.training.preparation import Plan
 
@@ -145,9 +146,25 @@ def measure_pace(plan: Plan, most: float = 1.0, clock: Callable[[], float] | Non
     full = _measure_step(plan, most, clock, progress=1.0)
     alike = plan.learner.patches_seen(0.0) == 1 or full > HOPELESS * most
     first = full if alike else _measure_step(plan, most, clock, progress=0.0)
-    validation = full / 3 * len(plan.pack.of("validation")) / plan.batches.batch_size  # forward only: a third
-    each = validation / plan.batches.steps_per_epoch
+    each = full * _share_of_step(plan, "validation")
     return Pace(plan.learner, first + each, full + each)
+
+
+def with_test_curve(pace: Pace, plan: Plan) -> Pace:
+    """The pace with a step's share of the test curve, where there is one.
+
+    Not in `measure_pace`, by which precision and compiling are chosen: the test curve must not change these.
+    """
+    if not plan.test_curve:
+        return pace
+    each = pace.full / (1 + _share_of_step(plan, "validation")) * _share_of_step(plan, "test")
+    return replace(pace, first=pace.first + each, full=pace.full + each)
+
+
+def _share_of_step(plan: Plan, split: HeldOut) -> float:
+    """What measuring a split after every epoch takes, divided among the steps of one, as a share of a step's time."""
+    batches = len(plan.pack.of(split)) / plan.batches.batch_size
+    return batches / 3 / plan.batches.steps_per_epoch  # forward only: a third
 
 
 def plan_steps(seconds: float, spent: float, pace: Pace) -> Steps:

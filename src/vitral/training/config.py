@@ -243,6 +243,11 @@ class Train(Settings):
     patience: StrictInt = Field(
         default=0, ge=0, description="stop after this many epochs without a better validation loss; 0: never"
     )
+    test_curve: StrictBool = Field(
+        default=False,
+        exclude_if=lambda test_curve: not test_curve,  # it came after format 1
+        description="measure the test pictures after every epoch, too: a curve to look at, which chooses nothing",
+    )
     not_finite: Literal["stop", "skip"] = Field(
         default="stop", description="what to do when the loss is no number: stop, or leave that step out"
     )

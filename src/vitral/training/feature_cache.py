@@ -6,6 +6,7 @@ epoch. They are kept in memory, and a step costs what the blocks above them cost
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ MOST = 2**30  # bytes of the cache
 EACH = 64  # pictures at a time
 DOING = "what does not learn looks at the pictures, once"
 
+HeldOut = Literal["validation", "test"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class CachedFeatures(Batches):
@@ -31,8 +34,8 @@ class CachedFeatures(Batches):
     (B, classifiers, F)."""
 
     train: list[Tensor]  # one per view, (training pictures, …)
-    validation: Tensor  # (validation pictures, …)
-    place: NDArray[np.int64]  # (samples,): its row in `train` or `validation`
+    held_out: dict[HeldOut, Tensor]  # (validation pictures, …), and the same of test for its curve, where that fits
+    place: NDArray[np.int64]  # (samples,): its row in one of them
     depth: int | None  # so many blocks are frozen; None: the whole trunk
 
     def _batch(self, samples: NDArray[np.int64], copies: NDArray[np.int64], epoch: int) -> Batch:
@@ -40,13 +43,13 @@ class CachedFeatures(Batches):
         tokens = self.train[epoch % len(self.train)][torch.from_numpy(self.place[samples])]
         return Batch(tokens, labels, samples, labels)
 
-    def in_validation(self) -> Iterator[Batch]:
-        """The validation pictures, in order."""
-        numbers = self.pack.of("validation")
+    def in_order(self, split: HeldOut) -> Iterator[Batch]:
+        """The pictures of a split that is held out, in order."""
+        numbers = self.pack.of(split)
         for start in range(0, len(numbers), EACH):
             samples = numbers[start : start + EACH]
             labels = torch.from_numpy(self.pack.index.labels[samples])
-            yield Batch(self.validation[start : start + EACH], labels, samples, labels)
+            yield Batch(self.held_out[split][start : start + EACH], labels, samples, labels)
 
     def forward(self, model: Model, features: Tensor, keep: Tensor | None = None) -> Tensor:  # → (B, classes)
         """Logits: the rest of the model, from what is cached."""
@@ -65,8 +68,8 @@ class CachedFeatures(Batches):
         if not validates and self.augment != Augment():  # what is cached is of augmented pictures
             return outputs_of_pack(model, self.pack, numbers, self.preprocess)
         assert validates or np.isin(numbers, self.samples).all()
-        features, rows = self.validation if validates else self.train[0], torch.from_numpy(self.place[numbers])
-        return joined(self._outputs(model, features[some]) for some in rows.split(EACH))
+        features, rows = self.held_out["validation"] if validates else self.train[0], self.place[numbers]
+        return joined(self._outputs(model, features[some]) for some in torch.from_numpy(rows).split(EACH))
 
     def _outputs(self, model: Model, features: Tensor) -> Outputs:
         views = self._views(model, features)
@@ -81,14 +84,20 @@ def cache_features(
     epoch, or too large, or where the model cannot go on from there."""
     if not (_repeats(recipe) and (depth is None or model.splits)):
         return None
-    views, validation = max(1, recipe.init.views), batches.pack.of("validation")
-    count = len(batches.samples) * views + len(validation)
+    views = max(1, recipe.init.views)
+    held_out: dict[HeldOut, NDArray[np.int64]] = {"validation": batches.pack.of("validation")}
+    count = len(batches.samples) * views + len(held_out["validation"])
     sizes = _frozen_features(model, depth, next(_view(batches, 0))[:1])
-    if sizes.numel() * sizes.element_size() * count > MOST:
+    most = MOST // (sizes.numel() * sizes.element_size())  # pictures
+    if count > most:
         return None
-    validation_images = (batch.images for batch in in_order(batches.pack, validation, batches.preprocess, EACH))
+    # Whether there is a cache does not hang on the test curve: it must not change the training.
+    if recipe.train.test_curve and count + len(test := batches.pack.of("test")) <= most:
+        held_out["test"], count = test, count + len(test)
+    ways = [_view(batches, epoch) for epoch in range(views)]
+    ways += [_unaugmented(batches, numbers) for numbers in held_out.values()]
     done, tables = 0, []
-    for images in (*(_view(batches, epoch) for epoch in range(views)), validation_images):
+    for images in ways:
         parts = [sizes[:0]]
         for some in images:
             parts.append(_frozen_features(model, depth, some))
@@ -96,12 +105,11 @@ def cache_features(
             yield Progress(done, count, DOING)
         tables.append(torch.cat(parts))
     place = np.zeros(len(batches.pack.index.samples), np.int64)
-    for numbers in (batches.samples, validation):
+    for numbers in (batches.samples, *held_out.values()):
         place[numbers] = np.arange(len(numbers))
     settings = {one.name: getattr(batches, one.name) for one in fields(batches)}
-    return CachedFeatures(
-        **settings | {"workers": 0}, train=tables[:-1], validation=tables[-1], place=place, depth=depth
-    )
+    cached = dict(zip(held_out, tables[views:], strict=True))
+    return CachedFeatures(**settings | {"workers": 0}, train=tables[:views], held_out=cached, place=place, depth=depth)
 
 
 def _repeats(recipe: Recipe) -> bool:
@@ -118,6 +126,11 @@ def _view(batches: Batches, epoch: int) -> Iterator[Tensor]:
     for start in range(0, len(batches.samples), EACH):
         samples = batches.samples[start : start + EACH]
         yield replace(batches, workers=0)._batch(samples, np.zeros_like(samples), epoch).images
+
+
+def _unaugmented(batches: Batches, numbers: NDArray[np.int64]) -> Iterator[Tensor]:
+    """These pictures in order, as they are."""
+    return (batch.images for batch in in_order(batches.pack, numbers, batches.preprocess, EACH))
 
 
 @torch.no_grad()

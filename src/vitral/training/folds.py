@@ -28,6 +28,7 @@ def out_of_fold(
     What was held out for validation and test is learnt from too: for a label that may be wrong it makes no difference.
     The pictures must have this `sha256`, unless it is empty. Yields how far it is.
     """
+    recipe = recipe.changed({"train.test_curve": False})  # each picture is learnt from, or held out for its turn
     plan = yield from prepare(recipe, plugins=plugins, to_train=False)
     plan.pack.check(sha256)
     part_of = parts(plan.pack, folds)

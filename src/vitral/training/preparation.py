@@ -1,5 +1,6 @@
 """From a recipe to all that the loop needs: pictures opened, model built, everything chosen before the first step."""
 
+import math
 import os
 import platform
 from collections.abc import Generator, Mapping
@@ -30,7 +31,7 @@ from vitral.recipe import Recipe
 from vitral.run import Choices, DataIdentity, Machine, Record, name_of
 from vitral.training.calibration import calibrate
 from vitral.training.config import Fixed, Init, Rising, parse_budget
-from vitral.training.feature_cache import CachedFeatures, cache_features
+from vitral.training.feature_cache import CachedFeatures, HeldOut, cache_features
 from vitral.training.learner import Learner, freeze, freeze_trunk
 from vitral.training.objectives import Objective
 from vitral.training.objectives.classification import Classification
@@ -52,6 +53,7 @@ class Plan:
     preprocess: Preprocess
     batches: Batches
     validates: bool  # whether there are validation pictures
+    test_curve: bool  # whether the test pictures are measured after every epoch, too
     learner: Learner
     steps: int  # by epochs or by budget; a budget of time is measured later
     start: Pretrained | None = None  # the weights that it starts from; None: new ones
@@ -61,10 +63,24 @@ class Plan:
 
     def validate(self) -> dict[str, float]:
         """The figures of the validation pictures, for the weights that would be the result now."""
-        learner, numbers = self.learner, self.pack.of("validation")
+        objective = self.learner.objective.eval()
+        figures = self._measure("validation", objective)
+        objective.train()
+        return figures
+
+    def measure_test(self) -> dict[str, float]:
+        """The same figures of the test pictures, for the test curve; those that are no numbers are left out.
+
+        A copy of the objective is asked: whatever that leaves behind in it, the training goes on as without.
+        """
+        figures = self._measure("test", self.learner.objective.copy().eval())
+        return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+    def _measure(self, split: HeldOut, objective: Objective) -> dict[str, float]:
+        learner, numbers = self.learner, self.pack.of(split)
         model: Any = learner.average.model.eval()
-        if isinstance(self.batches, CachedFeatures):
-            batches, model = self.batches.in_validation(), partial(self.batches.forward, model)
+        if isinstance(self.batches, CachedFeatures) and split in self.batches.held_out:
+            batches, model = self.batches.in_order(split), partial(self.batches.forward, model)
         elif self.batches.view_sizes:  # an objective that compares views gets some here too, the same in every epoch
             batches = self.batches.views_of(numbers)
         else:
@@ -72,10 +88,9 @@ class Plan:
         like = next(learner.model.parameters())
         with torch.random.fork_rng(), torch.no_grad():  # what an objective draws is the same in every epoch, too
             torch.manual_seed(learner.train.seed)
-            figures = learner.objective.eval().validate(model, (batch.to(like) for batch in batches))
-        learner.objective.train()
-        if wanted := {"loss", *learner.objective.figures} - figures.keys():
-            raise RecipeError(f"{learner.objective.plugin}: validate tells no {', '.join(sorted(wanted))}.")
+            figures = objective.validate(model, (batch.to(like) for batch in batches))
+        if wanted := {"loss", *objective.figures} - figures.keys():
+            raise RecipeError(f"{objective.plugin}: validate tells no {', '.join(sorted(wanted))}.")
         return figures
 
     def calibrate(self, model: Model) -> Calibration | None:
@@ -134,12 +149,14 @@ def prepare(
     learns_by = objective_class(recipe.train, plugins)
     index = open_source(recipe.data, unsorted=not learns_by.needs_labels) if index is None else index
     index = index if splits is None else replace(index, splits=splits)
+    _check_test_curve(recipe, index)
     config = complete(resolve(recipe.model, plugins), index, learns_by.needs_labels)
     _check_model(recipe, config, learns_by)
     # What may be missing is loaded before the pictures are packed, which may take minutes.
     start = _load_start(recipe.init, config, index.class_names, start, code)
     teacher = find_teacher(recipe.teacher, index.class_names, plugins, code)
     pack = yield from _pack_pictures(recipe, config, index, learns_by)
+    _check_test_curve(recipe, pack)  # again: some may be unreadable
     preprocess = _with_statistics(preprocess_of(recipe, config), recipe, pack)
     model = _build_model(recipe, config, pack, preprocess, start, device)
     batches = _make_batches(recipe, config, pack, preprocess, plugins, learns_by)
@@ -155,6 +172,7 @@ def prepare(
         preprocess=preprocess,
         batches=cache or batches,
         validates=_check_validation(recipe, pack, objective),
+        test_curve=recipe.train.test_curve,
         learner=Learner(model, recipe.train, objective, recipe.init, cache.forward if cache else None),
         steps=parse_budget(recipe.train.budget)[1] or recipe.train.epochs * batches.steps_per_epoch,
         start=start,
@@ -379,6 +397,15 @@ def _check_validation(recipe: Recipe, pack: Pack, objective: Objective) -> bool:
     if choose not in ("last", "loss", *objective.figures):
         raise RecipeError(f"train.choose is {choose}, and the objective tells no {choose}: set train.choose=loss.")
     return validates
+
+
+def _check_test_curve(recipe: Recipe, pictures: Index | Pack) -> None:
+    """Refuse a test curve where there are no test pictures."""
+    if recipe.train.test_curve and not len(pictures.of("test")):
+        raise RecipeError(
+            "train.test_curve measures the test pictures after every epoch, and there are none: add some, or set "
+            "train.test_curve=false."
+        )
 
 
 def _with_statistics(preprocess: Preprocess, recipe: Recipe, pack: Pack) -> Preprocess:

@@ -27,6 +27,7 @@ from vitral.training.budget import (
     check_steps,
     correct,
     plan_steps,
+    with_test_curve,
 )
 from vitral.training.checkpoint import TrainingState, read_checkpoint, write_checkpoint
 from vitral.training.config import parse_budget
@@ -57,6 +58,8 @@ class Epoch:
     train_accuracy: float
     validation_loss: float | None = None  # where there are no validation pictures
     validation_accuracy: float | None = None
+    test_loss: float | None = None  # only with train.test_curve
+    test_accuracy: float | None = None
 
     def __init__(
         self,
@@ -64,17 +67,19 @@ class Epoch:
         step: int,
         train: Mapping[str, float],
         validation: Mapping[str, float],
+        test: Mapping[str, float],
         *,
         waited: float,
         seconds: float,
     ) -> None:
-        named = {f"train_{name}": value for name, value in train.items()}
-        named |= {f"validation_{name}": value for name, value in validation.items()}
+        splits = {"train": train, "validation": validation, "test": test}
+        named = {f"{split}_{name}": value for split, figures in splits.items() for name, value in figures.items()}
         vars(self).update(epoch=epoch, step=step, **named, waited=waited, seconds=seconds)
 
-    def of(self, split: Literal["train", "validation"]) -> dict[str, float]:
+    def of(self, split: Literal["train", "validation", "test"]) -> dict[str, float]:
         """The figures of a split by their own names: loss, accuracy, …"""
-        return {name.removeprefix(f"{split}_"): value for name, value in vars(self).items() if name.startswith(split)}
+        start = f"{split}_"
+        return {name.removeprefix(start): value for name, value in vars(self).items() if name.startswith(start)}
 
     def __repr__(self) -> str:
         return f"Epoch({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
@@ -97,6 +102,7 @@ def resolve_run(recipe: Recipe | None, out: str | Path | None, resume: bool) -> 
         return before, earlier
     if before.train.restarts and not recipe.train.restarts:
         recipe = recipe.changed({"train.restarts": before.train.restarts})
+    before = before.changed({"reported": recipe.reported.write()})  # what others report may be learnt later
     changes = dict(_differences(before.write(), recipe.write()))
     if not changes:
         return before, earlier
@@ -159,6 +165,7 @@ class Session:
             with releasing(earlier.lock()) as lock:
                 return (yield from cls._resume(recipe, plan, earlier, started_at, lock))
         choices, pace = find_fastest(recipe.train, plan)
+        pace = with_test_curve(pace, plan)
         if recipe.init.weights == "none":  # what others have learnt needs few steps
             check_steps(recipe.train.budget, time.perf_counter() - started_at, pace)
         run, run_lock = Run.reserve(out or free_folder(recipe.data.source))
@@ -207,7 +214,7 @@ class Session:
             progress, tensors, damaged = checkpoint
             plan.learner.restore(tensors)
             notes += damaged
-        pace = apply_choices(record.choices, plan)
+        pace = with_test_curve(apply_choices(record.choices, plan), plan)
         if is_longer:
             record = _begin_stretch(recipe, plan, earlier, record, progress, started_at, pace)
             notes.append(
@@ -219,6 +226,8 @@ class Session:
         notes += earlier.cut_back(progress.metrics)
         correction = {"planned": progress.corrected, "corrected_at": progress.corrected_at}
         record = record.model_copy(update={"started_at": before.started_at, **correction})
+        if recipe != earlier.recipe:  # in what others report
+            earlier.write_recipe(recipe)
         earlier.write_record(record)
         return cls(earlier, plan, recipe, record, progress, tuple(notes), lock, started_at - progress.seconds, pace)
 
@@ -314,19 +323,24 @@ class Session:
         self.waited += waited
 
     def end_epoch(self) -> Epoch:
-        """Validate, see whether this epoch is the best, write metrics.jsonl; returns the epoch's figures."""
+        """Validate, see whether this epoch is the best, write metrics.jsonl; returns the epoch's figures.
+
+        What the test pictures give is told and nothing else: neither `_judge` nor anything after it looks at it.
+        """
         plan, progress = self.plan, self.progress
         validation = plan.validate() if plan.validates else {}
-        plan.learner.model.train()
         if not all(map(math.isfinite, validation.values())):
             self.unfinished = True  # nothing to go on from
             raise _divergence(progress.step)
+        test = plan.measure_test() if plan.test_curve else {}
+        plan.learner.model.train()
         figures = {name: _mean_of_finite(values) for name, values in progress.figures.items()}
         epoch = Epoch(
             epoch=progress.step // plan.batches.steps_per_epoch,
             step=progress.step,
             train={"loss": _mean_of_finite(progress.losses), **figures},
             validation=validation,
+            test=test,
             waited=self.waited / (time.perf_counter() - self.epoch_started_at),
             seconds=self.seconds,
         )
@@ -378,7 +392,7 @@ class Session:
             self.lock.release()
 
     def _tick(self) -> None:
-        """Count the time since the last tick as time of steps and validation."""
+        """Count the time since the last tick as time of steps, validation and the test curve."""
         now = time.perf_counter()
         self.progress.stepping += now - self.ticked_at
         self.ticked_at = now

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitral.errors import printable
-from vitral.evaluation.figures import how_to_read_confusion, of_what, worse_in_training
+from vitral.evaluation.figures import how_to_read_confusion, how_to_read_curves, of_what
 from vitral.evaluation.metrics import FEW, METRICS
 from vitral.run import CHECKED, Record, Run
 
@@ -46,7 +46,7 @@ def facts(evaluation: "Evaluation") -> dict[str, Any]:
         "check": _check(run),
         "figures": _figures(results),
         "training": _training(run),
-        "worse_in_training": worse_in_training(recipe),
+        "curves": printable(how_to_read_curves(run)),
         "table": _table(results),
         "groups": _groups(results),
         "pairs": _pairs(results),
@@ -169,7 +169,8 @@ def _training(run: Run) -> dict[str, Any] | None:
         return None
     has_validation = "validation_loss" in epochs[0]
     best = min(epochs, key=lambda line: line["validation_loss"]) if has_validation else None
-    return {"epochs": len(epochs), "last": epochs[-1], "best": best}
+    splits = [split for split in USES if any(f"{split}_loss" in line for line in epochs)]
+    return {"epochs": len(epochs), "last": epochs[-1], "best": best, "splits": splits}
 
 
 def _table(results: dict[str, Any]) -> dict[str, Any]:
