@@ -7,4 +7,9 @@ class token and the positions start as in his notebook.
 from vitral.model.kinds import BourkeConfig
 from vitral.recipes.tutorial_food import tutorial_food
 
-bourke_food = tutorial_food.model_copy(update={"model": BourkeConfig(classes=3)})
+bourke_food = tutorial_food.model_copy(
+    update={
+        "model": BourkeConfig(classes=3),
+        "train": tutorial_food.train.model_copy(update={"test_curve": True}),
+    }
+)
