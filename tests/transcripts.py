@@ -170,7 +170,7 @@ class Owen(Transcript):
         return self.classifier(x[:, 0])
 
     def parts(self) -> Parts:
-        first = {
+        first: Parts = {
             "patch_embed.proj": self.projection,
             "cls_token": self.cls_token,
             "pos_embed": self.position_embeddings,
