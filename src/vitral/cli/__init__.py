@@ -26,7 +26,7 @@ COMMANDS = {
     "probe": "Say whether a backbone is good for your pictures, without training it.",
     "embed": "Write what a model sees as vectors, draw a map of them, find pictures that are alike.",
     "fetch": "Fetch sets of pictures by name, or list them.",
-    "ls": "List the recipes, and the runs that are here.",
+    "ls": "List the recipes, the tutorials they are from, and the runs that are here.",
     "show": "Show a recipe, or the recipe of a run, as TOML.",
     "shapes": "Show a model as a table: each step with its shapes, parameters and operations.",
     "doctor": "Show what Vitral runs on here, and whether it works.",
@@ -73,7 +73,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`vitral COMMAND --help` tells more. Start with: vitral train digits",
+    epilog="`vitral COMMAND --help` tells more. Start with: vitral train digits; or from your tutorial: vitral ls tutorials",
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."

@@ -14,15 +14,21 @@ from vitral.cli.terminal import console, print_table, table
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def command(folder: Path, as_json: bool) -> None:
-    """List the recipes, and the runs in FOLDER (default: runs). `vitral ls weights` lists weights worth having."""
+    """List the recipes, and the runs in FOLDER (default: runs).
+
+    `vitral ls tutorials` lists the tutorials that people come from, `vitral ls weights` weights worth having.
+    """
     from vitral.recipes import RECIPES, about
     from vitral.run import Run
 
     if str(folder) == "weights":
         _weights(as_json)
         return
+    if str(folder) == "tutorials":
+        _tutorials(as_json)
+        return
 
-    near = get_close_matches(str(folder), ["weights", "runs"], n=1)
+    near = get_close_matches(str(folder), ["tutorials", "weights", "runs"], n=1)
     if near and str(folder) not in near and not folder.is_dir():
         raise click.UsageError(f"There is no folder {folder}. Did you mean {near[0]}?")
     recipes = {name: about(name) for name in RECIPES}
@@ -35,7 +41,7 @@ def command(folder: Path, as_json: bool) -> None:
     for name, line in recipes.items():
         listing.add_row(name, line)
     print_table(listing)
-    console.print()
+    console.print("\nYou come from a tutorial? `vitral ls tutorials` says which recipe is whose.\n", soft_wrap=True)
     if not runs:
         console.print(f"No runs in {folder}/ yet. Start one: vitral train digits", soft_wrap=True)
         return
@@ -46,6 +52,25 @@ def command(folder: Path, as_json: bool) -> None:
         columns = ("run", "state", "data", "accuracy", "seed", "steps", "seconds", "started_at")
         listing.add_row(*(str(cells.get(name, "")) for name in columns))
     print_table(listing)
+
+
+def _tutorials(as_json: bool) -> None:
+    """Print the tutorials, and the commands for each."""
+    from dataclasses import asdict
+
+    from vitral.recipes.tutorials import TUTORIALS
+
+    if as_json:
+        click.echo(json.dumps({"tutorials": [asdict(one) | {"command": one.command} for one in TUTORIALS]}))
+        return
+    for one in TUTORIALS:
+        recipes = {"exactly that": one.recipe, "on our plain ViT": one.plain, "to go on with": one.beyond}
+        console.print(f"{one.author}: {one.title}\n    {one.source}", soft_wrap=True)
+        for what, recipe in recipes.items():
+            if recipe:
+                console.print(f"    {what:18}vitral train {recipe}", soft_wrap=True)
+        console.print(f"    {'it reports':18}{one.reported}\n", soft_wrap=True)
+    console.print("docs/tutorials.md has their classes and figures beside ours.", soft_wrap=True)
 
 
 def _weights(as_json: bool) -> None:
