@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from vitral import Run, ViT, ViTConfig, events, train
 from vitral.model.config import ModelConfig
@@ -146,3 +147,20 @@ def large_data() -> Callable[[str], Path]:
         return directory / name
 
     return find
+
+
+@pytest.fixture
+def small_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data directory with a few pictures of chance under the names of the sets that the tutorials train on; weights
+    are those of the real one, where it has some."""
+    directory, chance = tmp_path / "data", np.random.default_rng(0)
+    for name, classes, shape in (("mnist", 10, (28, 28)), ("cifar10", 10, (32, 32, 3)), ("food", 3, (96, 96, 3))):
+        for split, label, number in product(("train", "test"), range(classes), range(2)):
+            path = directory / name / split / str(label) / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(chance.integers(0, 256, shape, dtype=np.uint8)).save(path)
+    weights = Path(os.environ.get("VITRAL_DATA") or Path.home() / ".cache" / "vitral") / "weights"
+    if weights.is_dir():
+        (directory / "weights").symlink_to(weights.resolve())
+    monkeypatch.setenv("VITRAL_DATA", str(directory))
+    return directory

@@ -1,0 +1,44 @@
+"""Writes the line numbers of the pages' links into the code.     make reference
+
+A link such as [`Block.forward`](../src/vitral/model/vit.py#L99) names what it leads to. The number behind it is looked
+up here, in the file as it is; a test compares.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+LINK = re.compile(r"(?P<head>\[`(?P<name>[\w.]+)`\]\((?P<path>\.\./src/[^)#]+\.py)#L)\d+\)")
+
+
+def with_lines(page: str) -> str:
+    """The page with the numbers as they are now.
+
+    A name that is not in its file is an error: something has moved, and the page does not know.
+    """
+
+    def link(found: re.Match[str]) -> str:
+        lines = dict(_named(ast.parse((DOCS / found["path"]).read_text())))
+        if found["name"] not in lines:
+            raise ValueError(f"{found['path']} has no {found['name']}.")
+        return f"{found['head']}{lines[found['name']]})"
+
+    return LINK.sub(link, page)
+
+
+def _named(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """(name, line) of each class, function and value, those of a class with its name before them."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            yield prefix + node.name, node.lineno
+        if isinstance(node, ast.ClassDef):
+            yield from _named(node, f"{prefix}{node.name}.")
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        yield from ((prefix + target.id, node.lineno) for target in targets if isinstance(target, ast.Name))
+
+
+if __name__ == "__main__":
+    for page in DOCS.glob("*.md"):
+        page.write_text(with_lines(page.read_text()))
