@@ -4,11 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
-from conftest import quick_digits
+from conftest import FIXTURES, quick_digits
 from transcripts import Bourke, Mu, Owen, Pulfer, Transcript
 from vitral import Classifier, RecipeError, Run, ViT, attention_maps, train
 from vitral.model import build
@@ -161,3 +164,21 @@ def test_a_softmax_before_the_loss_is_no_part_of_the_answer() -> None:
     twice = cross_entropy(logits.softmax(dim=1), labels)
     assert objective.of_logits(logits, labels) == twice == objective.plain_loss(logits, labels)
     assert Classification().plain_loss(logits, labels) < 0.001 < 0.31 < twice  # it cannot fall below ln(1 + 1/e)
+
+
+def test_the_walk_resamples_positions_as_dino_does(tmp_path: Path) -> None:
+    """From DINO's own weights, small: the features at another size are those that DINO's own code gave."""
+    fixture = FIXTURES / "dino_reference"
+    for number in range(12):
+        picture = Image.fromarray(np.full((24, 24, 3), 20 * number, np.uint8))
+        folder = tmp_path / "pictures" / ("dark" if number < 6 else "light")
+        folder.mkdir(parents=True, exist_ok=True)
+        picture.save(folder / f"{number}.png")
+    sizes = {"width": 36, "depth": 3, "heads": 3, "patch_size": 4, "image_size": 20}
+    small = {f"model.{name}": value for name, value in sizes.items()}
+    settings = {"data.source": str(tmp_path / "pictures"), "init.weights": str(fixture), "train.epochs": 1}
+    run = train(RECIPES["dino-walk"].changed({**small, **settings}), out=tmp_path / "run")
+    model = Classifier.load(run).model
+    assert model.config.resampling == "dino"
+    known = load_file(fixture / "io.safetensors")
+    torch.testing.assert_close(model.features(known["image_20x20"]), known["tokens_20x20"], atol=1e-5, rtol=0)

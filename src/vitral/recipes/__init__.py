@@ -14,6 +14,7 @@ from vitral.recipes.cifar10 import cifar10
 from vitral.recipes.cifar10_distilled import cifar10_distilled
 from vitral.recipes.cifar10_finetune import cifar10_finetune
 from vitral.recipes.digits import digits
+from vitral.recipes.dino_walk import dino_walk
 from vitral.recipes.food_features import food_features
 from vitral.recipes.food_finetune import food_finetune
 from vitral.recipes.imagenette_mini_probe import imagenette_mini_probe
@@ -41,6 +42,7 @@ RECIPES: Mapping[str, Recipe] = {
     "mu-cifar10": mu_cifar10,
     "owen-cifar10": owen_cifar10,
     "pulfer-mnist": pulfer_mnist,
+    "dino-walk": dino_walk,
     "bourke-food": bourke_food,
     "tutorial-mnist": tutorial_mnist,
     "tutorial-cifar10-a": tutorial_cifar10_a,

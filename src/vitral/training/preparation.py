@@ -23,7 +23,7 @@ from vitral.data.sources.named import data_directory
 from vitral.errors import RecipeError
 from vitral.inference import outputs_of_pack
 from vitral.model import build, check_own, model_class, resolve
-from vitral.model.config import ModelConfig
+from vitral.model.config import ModelConfig, ViTConfig
 from vitral.model.interface import Model
 from vitral.plugin import Code, Plugin, is_plugin, load_plugins
 from vitral.progress import Progress, drain
@@ -41,7 +41,7 @@ from vitral.training.teacher import LoadedTeacher, find_teacher
 from vitral.version import __version__
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import UNTRAINED
-from vitral.weights.pretrained import Pretrained, adapt, load_pretrained
+from vitral.weights.pretrained import Pretrained, adapt, load_pretrained, with_resampling
 from vitral.weights.stored import digest
 
 
@@ -282,6 +282,8 @@ def _load_start(
             "init.weights is not given. Set it to a file or folder of weights; `vitral ls weights` names some."
         )
     loaded = loaded or load_pretrained(init.weights, code=code)
+    if config.resampling not in ("", ViTConfig().resampling):  # somebody asks for it
+        loaded = with_resampling(loaded, config.resampling)
     loaded = adapt(loaded, classes=class_names, image_size=config.height_width, channels=config.channels)
     ours, theirs = (one.write() | {"image_size": one.height_width} for one in (config, loaded.model.config))
     if differences := [name for name in ours if ours[name] != theirs[name]]:

@@ -161,6 +161,14 @@ def _with_rule(model: ViT, rule: str) -> ViT:
     return changed
 
 
+def with_resampling(pretrained: Pretrained, rule: str) -> Pretrained:
+    """Loaded weights, with another rule for positions at other sizes; a model without any as it is."""
+    model = pretrained.model
+    if not isinstance(model, ViT) or model.config.resampling == rule:
+        return pretrained
+    return replace(pretrained, model=_with_rule(model, rule))
+
+
 def adapt(
     pretrained: Pretrained,
     *,
