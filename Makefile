@@ -34,8 +34,9 @@ coverage: .venv/installed-for-tests  ## which lines no fast test runs
 docs: .venv/installed-for-tests  ## the documentation, as pages in docs/_build
 	.venv/bin/python -m sphinx -W -q -b html docs docs/_build
 
-reference: .venv/installed-for-tests  ## docs/reference.md anew, after a command or a public name has changed
+reference: .venv/installed-for-tests  ## docs/reference.md anew, and the line numbers of links into the code
 	.venv/bin/python docs/make_reference.py
+	.venv/bin/python docs/make_lines.py
 
 golden: .venv/installed-for-tests  ## the golden losses anew, after a change that is meant to move them
 	.venv/bin/python tests/golden/make.py

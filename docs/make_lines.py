@@ -14,13 +14,10 @@ LINK = re.compile(r"(?P<head>\[`(?P<name>[\w.]+)`\]\((?P<path>\.\./src/[^)#]+\.p
 
 
 def with_lines(page: str) -> str:
-    """The page with the numbers as they are now.
-
-    A name that is not in its file is an error: something has moved, and the page does not know.
-    """
+    """The page with the numbers as they are now. A name that its file has not is an error: something was moved."""
 
     def link(found: re.Match[str]) -> str:
-        lines = dict(_named(ast.parse((DOCS / found["path"]).read_text())))
+        lines = dict(_names(ast.parse((DOCS / found["path"]).read_text())))
         if found["name"] not in lines:
             raise ValueError(f"{found['path']} has no {found['name']}.")
         return f"{found['head']}{lines[found['name']]})"
@@ -28,15 +25,16 @@ def with_lines(page: str) -> str:
     return LINK.sub(link, page)
 
 
-def _named(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, int]]:
-    """(name, line) of each class, function and value, those of a class with its name before them."""
+def _names(tree: ast.Module | ast.ClassDef, prefix: str = "") -> Iterator[tuple[str, int]]:
+    """(name, line) of each class, function and value; what is in a class has its name in front."""
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             yield prefix + node.name, node.lineno
         if isinstance(node, ast.ClassDef):
-            yield from _named(node, f"{prefix}{node.name}.")
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        yield from ((prefix + target.id, node.lineno) for target in targets if isinstance(target, ast.Name))
+            yield from _names(node, f"{prefix}{node.name}.")
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((prefix + target.id, node.lineno) for target in targets if isinstance(target, ast.Name))
 
 
 if __name__ == "__main__":

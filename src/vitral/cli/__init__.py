@@ -73,7 +73,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_set: bool) -> None:
 @click.group(
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`vitral COMMAND --help` tells more. Start with: vitral train digits; or from your tutorial: vitral ls tutorials",
+    epilog="`vitral COMMAND --help` tells more. Start with: vitral train digits, or a tutorial: vitral ls tutorials",
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."

@@ -7,9 +7,19 @@ from vitral.model.kinds import MuConfig
 from vitral.recipe import Reported
 from vitral.recipes.tutorial_cifar10_a import tutorial_cifar10_a
 
-# As the notebook shows them, epoch by epoch; the text says "approximately 60 %" after 30.
-ACCURACIES = (0.442, 0.513, 0.537, 0.549, 0.552, 0.589, 0.588, 0.580, 0.599, 0.599, 0.608)
-LOSSES = (1.781, 1.432, 1.292, 1.213, 1.153, 1.104, 1.058, 1.015, 0.971, 0.924, 0.873)
+# Epoch by epoch, as her notebook prints them; the text says "approximately 60 %" after 30.
+# fmt: off
+ACCURACIES = (
+    0.4424, 0.5128, 0.5365, 0.5490, 0.5522, 0.5888, 0.5878, 0.5798, 0.5991, 0.5990,
+    0.6083, 0.6050, 0.6088, 0.6194, 0.6012, 0.6057, 0.6112, 0.6076, 0.6003, 0.5950,
+    0.5991, 0.5976, 0.5831, 0.5967, 0.5896, 0.5993, 0.5951, 0.5901, 0.5947, 0.5987,
+)
+LOSSES = (
+    1.7814, 1.4317, 1.2916, 1.2132, 1.1525, 1.1044, 1.0584, 1.0149, 0.9708, 0.9240,
+    0.8728, 0.8223, 0.7666, 0.7035, 0.6371, 0.5691, 0.4982, 0.4283, 0.3733, 0.3169,
+    0.2686, 0.2352, 0.2032, 0.1902, 0.1629, 0.1556, 0.1440, 0.1412, 0.1285, 0.1259,
+)
+# fmt: on
 
 mu_cifar10 = tutorial_cifar10_a.model_copy(
     update={
@@ -18,7 +28,7 @@ mu_cifar10 = tutorial_cifar10_a.model_copy(
         "reported": Reported(
             who="Mu's notebook",
             train_loss=tuple(enumerate(LOSSES, start=1)),
-            test_accuracy=(*enumerate(ACCURACIES, start=1), (30, 0.599)),
+            test_accuracy=tuple(enumerate(ACCURACIES, start=1)),
         ),
     }
 )
