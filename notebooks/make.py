@@ -1,10 +1,12 @@
-"""The walk's figures, its outputs and its notebook; and the notebook of one's own pictures, run anew.
+"""The walk's figures, its outputs and its notebook; the notebook of one's own pictures, run anew; the tutorials'.
 
     python notebooks/make.py            trains `digits` first, a minute or two
     python notebooks/make.py RUN        asks a run of `digits` that is there
+    python notebooks/make.py tutorials  only the tutorials' notebooks, of which nothing is run
 
 docs/walk.md is the source. Its code is run once, as a notebook: what it prints goes below each piece of code into the
-page, its figures into docs/walk/, and all of it into notebooks/walk.ipynb. cifar10.ipynb is kept without outputs.
+page, its figures into docs/walk/, and all of it into notebooks/walk.ipynb. tutorial.md is the source of a notebook for
+each tutorial that trains. Those and cifar10.ipynb are kept without outputs.
 """
 
 import base64
@@ -13,8 +15,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from io import BytesIO
 from pathlib import Path
+from string import Template
 
 import nbformat
 from nbclient import NotebookClient
@@ -23,17 +27,35 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from PIL import Image
 from traitlets.config import Config
 
+from vitral.recipes import RECIPES
+from vitral.recipes.tutorials import TUTORIALS
+
 NOTEBOOKS = Path(__file__).parent
+TUTORIAL = NOTEBOOKS / "tutorial.md"
 PAGE = NOTEBOOKS.parent / "docs" / "walk.md"
 KERNEL = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
 INSTALL = """\
-# Where Vitral is not installed (a hosted notebook, say), this does it.
+# Where Vitral is not installed (a hosted notebook, say), this does it. It is not on PyPI, so fill in where it is: the
+# folder of a checkout, or the address of a wheel (`python -m build` makes one): https://…/vitral-0.1.0-py3-none-any.whl
 import importlib.util
+from pathlib import Path
+
+VITRAL = ".."  # the checkout that this notebook lies in
 
 if importlib.util.find_spec("vitral") is None:
-    %pip install -q ..  # the checkout that this notebook lies in
+    if VITRAL == ".." and not Path("../pyproject.toml").exists():
+        raise SystemExit("This notebook is in no checkout of Vitral: fill in above where Vitral is, and run it again.")
+    %pip install -q {VITRAL}
 
 from PIL import Image"""
+
+# The tutorials that train: how many epochs their notebooks begin with, and how long one takes (benchmarks/tutorials).
+TRIED = {
+    "mu": (1, "13 minutes"),
+    "owen": (2, "4 minutes"),
+    "pulfer": (5, "20 seconds"),
+    "bourke": (1, "10 minutes"),
+}
 
 # Code; then, perhaps, what it prints, the end of what is folded, and a figure.
 PIECE = re.compile(
@@ -45,7 +67,15 @@ PIECE = re.compile(
 )
 
 
-def walk(page: str) -> NotebookNode:
+def tutorial(name: str) -> NotebookNode:
+    """The notebook of a tutorial, not run."""
+    (one,) = [one for one in TUTORIALS if one.recipe.startswith(f"{name}-")]
+    recipe, (epochs, minutes) = RECIPES[one.recipe], TRIED[name]
+    facts = {**asdict(one), "data": recipe.data.source, "all_epochs": recipe.train.epochs}
+    return as_notebook(Template(TUTORIAL.read_text()).substitute(facts, epochs=epochs, minutes=minutes))
+
+
+def as_notebook(page: str) -> NotebookNode:
     """The page as a notebook that has not been run."""
     cells: list[NotebookNode] = []
     at = 0
@@ -121,12 +151,16 @@ def told(page: str, notebook: NotebookNode) -> str:
 
 
 def main() -> None:
+    for name in TRIED:
+        nbformat.write(tutorial(name), NOTEBOOKS / f"{name}.ipynb")
+    if sys.argv[1:] == ["tutorials"]:
+        return
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         if len(sys.argv) > 1:
             (folder / "runs").mkdir()
             (folder / "runs" / "digits").symlink_to(Path(sys.argv[1]).resolve())
-        notebook = walk(PAGE.read_text())
+        notebook = as_notebook(PAGE.read_text())
         run(notebook, folder)
         PAGE.write_text(told(PAGE.read_text(), notebook))
         shutil.rmtree(PAGE.with_suffix(""), ignore_errors=True)

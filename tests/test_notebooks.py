@@ -16,6 +16,7 @@ import pytest
 
 from vitral import train
 from vitral.recipes import digits
+from vitral.recipes.tutorials import TUTORIALS
 
 nbformat = pytest.importorskip("nbformat", reason="nbclient and ipykernel are not installed: pip install -e '.[test]'")
 ROOT = Path(__file__).parents[1]
@@ -42,15 +43,37 @@ def code_cells(name: str) -> list[Any]:
     return [cell for cell in notebook(name).cells if cell.cell_type == "code"]
 
 
-def test_there_is_a_notebook_for_the_walk_for_cifar10_and_for_ones_own() -> None:
-    assert NAMES == ["cifar10", "own-pictures", "walk"]
+def test_there_is_a_notebook_for_the_walk_for_cifar10_for_ones_own_and_for_each_tutorial_that_trains() -> None:
+    assert sorted([*make.TRIED, "cifar10", "own-pictures", "walk"]) == NAMES
+    assert [*make.TRIED] == [one.recipe.partition("-")[0] for one in TUTORIALS if one.plain]
+
+
+@pytest.mark.parametrize("name", make.TRIED)
+def test_a_tutorials_notebook_is_what_is_made_of_its_source(name: str) -> None:
+    """To mend it: python notebooks/make.py tutorials."""
+    made = make.tutorial(name)
+    assert [(cell.cell_type, cell.source) for cell in notebook(name).cells] == [
+        (cell.cell_type, cell.source) for cell in made.cells
+    ]
+    assert "$" not in "".join(cell.source for cell in made.cells)
+
+
+def test_a_notebook_that_is_in_no_checkout_says_what_to_fill_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where it was uploaded alone, and nothing is installed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    cell = compile(make.INSTALL.replace("%pip", "...  #"), "the first cell", "exec")
+    with pytest.raises(SystemExit, match="in no checkout of Vitral: fill in above where Vitral is"):
+        exec(cell, {})
 
 
 def test_the_walk_and_its_notebook_are_the_same() -> None:
     """To mend it: python notebooks/make.py."""
     page, written = PAGE.read_text(), notebook("walk")
     assert [(cell.cell_type, cell.source) for cell in written.cells] == [
-        (cell.cell_type, cell.source) for cell in make.walk(page).cells
+        (cell.cell_type, cell.source) for cell in make.as_notebook(page).cells
     ]
     assert make.told(page, written) == page
 
@@ -86,8 +109,9 @@ def test_a_notebook_is_small_and_tells_nothing_of_the_machine_that_ran_it(name: 
         assert len(platform.node()) < 4 or platform.node() not in text, text
 
 
-def test_cifar10s_pictures_are_not_handed_on() -> None:
-    assert [cell.outputs for cell in code_cells("cifar10") if cell.outputs] == []
+@pytest.mark.parametrize("name", ["cifar10", *make.TRIED])
+def test_pictures_of_others_are_not_handed_on(name: str) -> None:
+    assert [cell.outputs for cell in code_cells(name) if cell.outputs] == []
 
 
 def masked(text: str) -> str:
@@ -117,10 +141,17 @@ def test_the_walks_code_runs_and_prints_what_the_page_says(place: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_from_top_to_bottom(
-    name: str, place: Path, tmp_path: Path, large_data: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    place: Path,
+    tmp_path: Path,
+    large_data: Callable[[str], Path],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("VITRAL_STEPS", "20")
-    if name == "cifar10":
+    monkeypatch.setenv("VITRAL_STEPS", "2" if name in make.TRIED else "20")
+    if name in make.TRIED:
+        request.getfixturevalue("small_sets")
+    elif name == "cifar10":
         large_data("cifar-10-batches-bin")
     else:  # it fills a data directory of its own; weights it may have, if there are any
         (tmp_path / "data").mkdir()
@@ -136,11 +167,14 @@ def test_a_notebook_runs_from_top_to_bottom(
 
 
 @pytest.mark.slow
-def test_without_its_pictures_cifar10s_notebook_stops_with_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "sentence"), [("cifar10", "CIFAR-10 is not here. Fetch it"), ("mu", "cifar10 is not ")]
+)
+def test_without_its_pictures_a_notebook_stops_with_a_sentence(
+    name: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VITRAL_DATA", str(tmp_path))
     from nbclient.exceptions import CellExecutionError
 
-    with pytest.raises(CellExecutionError, match="CIFAR-10 is not here. Fetch it"):
-        make.run(notebook("cifar10"), tmp_path)
+    with pytest.raises(CellExecutionError, match=sentence):
+        make.run(notebook(name), tmp_path)
