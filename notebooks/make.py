@@ -40,11 +40,10 @@ INSTALL = """\
 import importlib.util
 from pathlib import Path
 
-VITRAL = ".."  # the checkout that this notebook lies in
-
 if importlib.util.find_spec("vitral") is None:
+    VITRAL = ".."  # the checkout that this notebook lies in
     if VITRAL == ".." and not Path("../pyproject.toml").exists():
-        raise SystemExit("This notebook is in no checkout of Vitral: fill in above where Vitral is, and run it again.")
+        raise SystemExit("This notebook is in no checkout of Vitral: fill in where Vitral is, and run this again.")
     %pip install -q {VITRAL}
 
 from PIL import Image"""
