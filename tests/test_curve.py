@@ -100,11 +100,19 @@ SQUARE = np.zeros((8, 8), np.uint8)
 
 
 def test_without_test_pictures_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    pictures = {split: [(SQUARE + 9 * label, label) for label in (0, 1)] * 4 for split in ("train", "validation")}
-    recipe = quick_digits().changed({**CURVE, "data.directory": str(tmp_path / "cache")})
-    with pytest.raises(RecipeError, match=r"there are none: add some, or set train\.test_curve=false"):
-        train(recipe, out=tmp_path / "run", source=pictures)
-    assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
+    """A class of one picture has none to spare; of others each may turn out to be unreadable."""
+    recipe = quick_digits().changed({**CURVE, "data.directory": str(tmp_path / "cache"), "data.validation": 0})
+    sentence = r"there are none: add some, or set train\.test_curve=false"
+    with pytest.raises(RecipeError, match=sentence):
+        train(recipe, out=tmp_path / "run", source=[(SQUARE, 0), (SQUARE + 9, 1)])
+    assert not (tmp_path / "cache").exists()
+    for name in ("train/a", "train/b", "test/a"):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        Image.fromarray(SQUARE).save(tmp_path / "pictures" / name / "1.png")
+    (tmp_path / "pictures/test/a/1.png").write_bytes(b"no picture")
+    with pytest.raises(RecipeError, match=sentence):
+        train(recipe.changed({"data.source": str(tmp_path / "pictures")}), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_step_takes_its_share_of_the_curve_into_account() -> None:
@@ -137,6 +145,8 @@ class Brightness(Objective):
         return loss, {"gap": gap.detach().abs().mean()}
 """
 
+OF_ITS_OWN = {"train.label_smoothing": 0, "train.batch_size": 8, "data.validation": 0}
+
 
 def test_an_objective_without_labels_has_a_curve_and_is_left_as_it_was(tmp_path: Path) -> None:
     """Even one that remembers each question, and without validation pictures."""
@@ -144,10 +154,9 @@ def test_an_objective_without_labels_has_a_curve_and_is_left_as_it_was(tmp_path:
     pictures = {split: [(SQUARE + 3 * n, 0) for n in range(24)] for split in ("train", "test")}
     recipe = quick_digits().changed(
         {
+            **OF_ITS_OWN,
             "train.objective": f"{tmp_path}/mine.py:Brightness",
-            "train.batch_size": 8,
             "data.directory": str(tmp_path / "cache"),
-            "data.validation": 0,
         }
     )
     plain = train(recipe, out=tmp_path / "plain", source=pictures)
@@ -160,10 +169,8 @@ def test_what_is_no_number_is_left_out_and_stops_nothing(tmp_path: Path) -> None
     """A test loss that runs away is told as a dash; without the curve nobody would have seen it."""
     (tmp_path / "mine.py").write_text(OBJECTIVE.replace("gap.square().mean()", "gap.square().mean() / batch.labels[0]"))
     pictures = {"train": [(SQUARE, 1), (SQUARE + 9, 1)] * 8, "test": [(SQUARE, 0)] * 4}
-    recipe = quick_digits().changed(
-        {**CURVE, "train.objective": f"{tmp_path}/mine.py:Brightness", "data.directory": str(tmp_path / "cache")}
-    )
-    run = train(recipe.changed({"train.batch_size": 8, "data.validation": 0}), out=tmp_path / "run", source=pictures)
+    given = {"train.objective": f"{tmp_path}/mine.py:Brightness", "data.directory": str(tmp_path / "cache")}
+    run = train(quick_digits().changed({**CURVE, **OF_ITS_OWN, **given}), out=tmp_path / "run", source=pictures)
     assert "test_gap" in epochs(run)[0] and "test_loss" not in epochs(run)[0]
 
 
