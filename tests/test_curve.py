@@ -285,8 +285,8 @@ def test_the_figure_has_all_that_was_measured_and_reported(
 ) -> None:
     evaluation = evaluate(train(reported, out=tmp_path / "run"))
     drawn: list[Any] = []
-    draw = figures._panel
-    monkeypatch.setattr(figures, "_panel", lambda axes, *rest: (draw(axes, *rest), drawn.append(axes)))
+    legend = figures._legend
+    monkeypatch.setattr(figures, "_legend", lambda axes, rows: (legend(axes, rows), drawn.append(axes)))
     figures.curves(evaluation)
     loss, accuracy = drawn
     last = epochs(evaluation.run)[-1]
