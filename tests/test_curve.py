@@ -25,7 +25,7 @@ from vitral.training.preparation import prepared
 
 CURVE = {"train.test_curve": True}
 NOTEBOOK = {
-    "who": "Mu's notebook",
+    "who": "Ann's notebook",
     "train_loss": [[1, 2.1], [2, 1.9], [3, 1.8]],
     "test_loss": [[1, 2.0], [3, 1.85]],
     "test_accuracy": [[1, 0.3], [3, 0.599]],
@@ -229,7 +229,7 @@ def reported() -> Recipe:
 def test_what_others_report_is_data_of_the_recipe(reported: Recipe) -> None:
     assert reported.reported.test_accuracy == ((1, 0.3), (3, 0.599))
     assert Recipe.from_toml(reported.to_toml()) == reported
-    assert json.loads(json.dumps(reported.write()))["reported"]["who"] == "Mu's notebook"
+    assert json.loads(json.dumps(reported.write()))["reported"]["who"] == "Ann's notebook"
     typed = parse_setting("reported.test_accuracy=[[1, 0.3], [3, 0.6]]")
     assert reported.changed(dict([typed])).reported.test_accuracy[-1] == (3, 0.6)
     assert reported.changed({"reported": {}}).reported == Reported()
@@ -286,20 +286,25 @@ def test_the_figure_has_all_that_was_measured_and_reported(
     evaluation = evaluate(train(reported, out=tmp_path / "run"))
     drawn: list[Any] = []
     legend = figures._legend
-    monkeypatch.setattr(figures, "_legend", lambda axes, rows: (legend(axes, rows), drawn.append(axes)))
+
+    def keep(axes: Any, rows: int) -> None:
+        legend(axes, rows)
+        drawn.append(axes)
+
+    monkeypatch.setattr(figures, "_legend", keep)
     figures.curves(evaluation)
     loss, accuracy = drawn
     last = epochs(evaluation.run)[-1]
     assert f"test, at the end {last['test_loss']:.3f}" in labels_in(loss)
     assert f"test, at the end {last['test_accuracy']:.1%}" in labels_in(accuracy)
     assert [label for label in labels_in(loss) if "notebook" in label] == [
-        "Mu's notebook, train 1.800 at epoch 3",
-        "Mu's notebook, test 1.850 at epoch 3",
+        "Ann's notebook, train 1.800 at epoch 3",
+        "Ann's notebook, test 1.850 at epoch 3",
     ]
-    assert "Mu's notebook, test 59.9% at epoch 3" in labels_in(accuracy)
+    assert "Ann's notebook, test 59.9% at epoch 3" in labels_in(accuracy)
     assert loss.get_xlim()[1] >= 3  # two epochs of ours: theirs are seen to their end
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "The test curve chose nothing" in page and "what Mu&#39;s notebook reports" in page
+    assert "The test curve chose nothing" in page and "what Ann&#39;s notebook reports" in page
 
 
 def test_stored_runs_know_neither() -> None:
