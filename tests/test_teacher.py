@@ -82,6 +82,38 @@ def test_the_loss_is_as_in_the_paper(trained: Run, kind: str) -> None:
     assert all(parameter.grad is not None for parameter in learner.model.parameters())
 
 
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_the_labels_word_and_the_teachers_each_reach_their_own_head(trained: Run, kind: str) -> None:
+    """As in DeiT: with all of the weight on one side, the other head learns nothing; the answer is the mean of both."""
+    for weight, learns, rests in ((0.0, "head", "head_dist"), (1.0, "head_dist", "head"), (0.5, "head", None)):
+        plan = prepared(taught(trained.folder, teacher__kind=kind, teacher__weight=weight, model__pool="class"))
+        step, batch = next(plan.batches.starting_at(1))
+        plan.learner.gradients(step, batch, 0.0)
+        slopes = {
+            name: float(one.grad.abs().sum())
+            for name, one in plan.learner.model.named_parameters()
+            if one.grad is not None
+        }
+        assert slopes[f"{learns}.weight"] > 0
+        assert rests is None or slopes[f"{rests}.weight"] == slopes[f"{rests}.bias"] == 0
+        assert weight != 0.5 or slopes["head_dist.weight"] > 0
+    model = plan.learner.model.eval()
+    with torch.no_grad():
+        first, last = model.logits(model.features(batch.images))
+        torch.testing.assert_close(model(batch.images), (first + last) / 2)
+
+
+def test_both_heads_learn(trained: Run, tmp_path: Path) -> None:
+    recipe = taught(trained.folder, teacher__sees="picture", model__pool="class", train__budget="60steps")
+    weights = train(recipe, out=tmp_path / "run").weights()
+    plan = prepared(recipe)
+    batch = next(in_order(plan.pack, plan.pack.of("test"), weights.preprocess, 360))
+    with torch.no_grad():
+        heads = weights.model.eval().logits(weights.model.features(batch.images))
+    right = [float((logits.argmax(dim=1) == batch.labels).float().mean()) for logits in heads]
+    assert len(right) == 2 and min(right) > 0.3, right  # by chance: 0.1
+
+
 def test_python_logits_files_and_weights_say_the_same(trained: Run, tmp_path: Path) -> None:
     plan = prepared(quick_digits())
     weights, numbers = trained.weights(), plan.pack.of("train")

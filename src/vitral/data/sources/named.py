@@ -30,7 +30,7 @@ class RemoteFile:
 
     url: str
     path: str  # in the data directory
-    size: int  # bytes
+    size: int  # bytes; 0 where nobody publishes it: then the server's word counts
     sha256: str = ""  # as published; empty where there is none
     members: tuple[str, ...] = ()  # of a tar: what is taken out of it, into the data directory; the tar is not kept
 
