@@ -15,9 +15,9 @@ from vitral.model.shapes import ShapeRow, shapes
 
 WIDTH, TOP = 1100.0, 112.0
 LEFT, RIGHT = 36.0, 356.0  # of the parts of the model
-NOTES, NUMBERS = 378.0, 644.0  # where words on a part start, and where its number of parameters ends
-PANEL, PANEL_END = 680.0, 1064.0  # of the block
-LANE, INNER, INNER_END = 708.0, 738.0, 1040.0  # the residual way, and the parts of the block
+NOTES, NUMBERS = 374.0, 652.0  # where words on a part start, and where its number of parameters ends
+PANEL, PANEL_END = 686.0, 1064.0  # of the block
+LANE, INNER, INNER_END = 710.0, 740.0, 1040.0  # the residual way, and the parts of the block
 ABOVE, BELOW = 92.0, 50.0  # room in the panel above and below these
 GAP, LINE = 30.0, 20.0  # between two parts, at least, and between two lines of words
 STEP = 34.0  # the height of a step of a chain
@@ -222,7 +222,7 @@ def _scene(
 
 def _patches(config: ViTConfig) -> Part:
     """The patches in reading order: all, or the first, two at the edge of the sun, and the last."""
-    (down, across), side, gap = config.grid, 30.0, 11.0
+    (down, across), side, gap = config.grid, 28.0, 8.0
     count, sun = down * across, int(0.3 * down) * across + int(0.46 * across)
     first, last = [0, 1, 2], [count - 2, count - 1]
     far = sorted({sun, sun + 1} - {*first, *last})
@@ -240,7 +240,7 @@ def _patches(config: ViTConfig) -> Part:
             row, column = divmod(number, across)
             marks.append(_scene(config, x, y, side, side, (column / across, row / down, 1 / across, 1 / down)))
             marks.append(Box(x, y, side, side, "", "grid"))
-        how = "flattened" if flat else "with their neighbours"
+        how = "flattened" if flat else "overlapping"
         return [*marks, *_beside(y, side, [Note(f"in reading order, {how}")])]
 
     return Part(side, draw, f"{count} × {config.patch_size**2 * config.channels}" if flat else "")
@@ -304,9 +304,13 @@ def _tokens_and_positions(config: ViTConfig, count: dict[str, int], size: str) -
     """The row of tokens, and below each the position that is added to it."""
     kind, high, low = config.positions.kind, 34.0, 24.0
     adds = kind not in ("none", "relative")
-    extra = {"class": "class token", "none": "registers", "distilled": ""}[config.tokens.kind]
-    label = extra if config.extra in (1, config.tokens.registers) else f"{config.extra} extra tokens"
-    tokens = Note(label if config.extra else "no extra token", sum(count[name] for name in config.extra_tokens))
+    registers = _many(config.tokens.registers, "register")
+    extra = {"cls_token": "class", "dist_token": "distilled", "reg_token": registers}
+    label = " + ".join(extra[name] for name in config.extra_tokens) or "no extra token"
+    tokens = Note(
+        "class token" if label == "class" else label,
+        sum(count[name] for name in config.extra_tokens),
+    )
     positions = Note(
         {"none": "no positions", "relative": "relative positions, in blocks"}.get(kind, f"+ {kind} positions"),
         count.get("pos_embed", 0),
@@ -380,9 +384,9 @@ def _readout(config: ViTConfig, gives: str) -> Part:
 def _head(config: ViTConfig, count: dict[str, int], pooled: int) -> list[Part]:
     hidden, parts, kind = config.head.size or pooled, list[Part](), config.head.kind
     if kind in ("mlp", "hidden"):
-        parts.append(
-            _named("Hidden layer", "orange", 40, [Note(f"{pooled} → {hidden}, tanh", count["pre_logits"])], f"{hidden}")
-        )
+        gives = f"{config.read_out} × {hidden}" if config.read_out > 1 else f"{hidden}"
+        notes = [Note(f"{pooled} → {hidden}, tanh", count["pre_logits"])]
+        parts.append(_named("Hidden layer", "orange", 40, notes, gives))
     if not config.has_classes:
         return parts
     notes = [Note(f"{hidden} → {config.classes}", count[name]) for name in config.classifiers]
@@ -433,8 +437,8 @@ def _panel(
             ways.append(Line(((x, start), (LANE, start), (LANE, y + 12), (x - 14, y + 12)), arrow=True))
             start = y + part.height + gap / 2
     return [
-        Text(INNER, TOP + 34, f"Encoder block × {config.depth}", 17, bold=True),
-        Text(INNER_END - 12, TOP + 34, each if config.depth == 1 else f"{each} each", 14, anchor="end"),
+        Text(PANEL + 24, TOP + 34, "Encoder block", 17, bold=True),
+        Text(INNER_END - 12, TOP + 34, each if config.depth == 1 else f"{config.depth} × {each}", anchor="end"),
         *ways,
         Line(((x, TOP + 50), (x, places[0] - 3)), arrow=True),
         Text(x + 12, TOP + 64, f"{tokens} × {D}", 13, "soft"),

@@ -23,7 +23,7 @@ Point = tuple[float, float]
 COLOURS = ("ground", "ink", "soft", "grey", "grid", "blue", "orange", "green", "red")
 FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
 # How wide letters are, over the size: of DejaVu Sans, which is the widest of the usual fonts, rounded up.
-NARROW, WIDE = {sign: 0.41 for sign in " ijlftrI.,:;()[]|'’/-"}, {sign: 1.0 for sign in "mwMW%…"}
+NARROW, WIDE = dict.fromkeys(" ijl.,:I|'’", 0.34), dict.fromkeys("mwMW%…", 1.0)
 MIDDLE, CAPITAL, BOLD = 0.645, 0.86, 1.13
 
 
