@@ -7,6 +7,7 @@ block of its encoder. A model of another kind is drawn as the chain of its steps
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
+from pathlib import Path
 from typing import Literal
 
 from vitral.look.drawing import Box, Drawing, Line, Mark, Shape, Text, Window, fitted
@@ -556,7 +557,7 @@ def _chain(config: ModelConfig, rows: Sequence[ShapeRow], name: str) -> Drawing:
     height, width = config.height_width
     told = f"Images of {height}×{width}×{config.channels}; {_total(rows):,} parameters."
     heading = [
-        *_heading(name, f"{config.words}, for images of {height} × {width} × {config.channels}", rows),
+        *_heading(name, f"{Path(config.words).name}, for images of {height} × {width} × {config.channels}", rows),
         Text(gives, TOP + 6, "gives", 12, "soft", anchor="middle"),
         Text(right, TOP + 6, "parameters", 12, "soft", anchor="end"),
     ]
