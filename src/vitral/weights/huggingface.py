@@ -112,11 +112,8 @@ def check_outputs(raw: RawWeights) -> None:
     """Refuse what a class of transformers makes of tensors that we have, and that we would not make of them."""
     classes, stages = _words(raw.config.get("architectures")), _words(raw.config.get("out_features"))
     last = f"stage{raw.config.get('num_hidden_layers')}"
-    if (
-        classes
-        and classes[0].endswith("Backbone")
-        and (stages != [last] or not raw.config.get("apply_layernorm", True))
-    ):
+    is_backbone = bool(classes) and classes[0].endswith("Backbone")
+    if is_backbone and (stages != [last] or not raw.config.get("apply_layernorm", True)):
         raise WeightsError(
             f"{raw.where} gives maps of {', '.join(stages)}, and a ViT here gives those of its last "
             f"block, after the norm. Load the model that the backbone was made from, or set out_features to {last}."
