@@ -8,6 +8,7 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -370,7 +371,7 @@ class Evil:
     def __init__(self, trace: Path) -> None:
         self.trace = trace
 
-    def __reduce__(self) -> object:
+    def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (str(self.trace),)
 
 
