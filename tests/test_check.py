@@ -16,6 +16,7 @@ from vitral.cli import main
 from vitral.data.check import Report, check
 from vitral.data.config import Data
 from vitral.data.sources import open_source
+from vitral.look.check_sheets import _tile
 
 
 def texture(seed: int, side: int = 96) -> Image.Image:
@@ -283,3 +284,10 @@ def test_a_mistake_is_told_before_the_pictures_are_looked_at(clean: Path, capsys
         with pytest.raises(SystemExit):
             main(["check", str(clean), *args])
         assert sentence in capsys.readouterr().err
+
+
+def test_a_large_picture_is_not_kept_whole_for_a_sheet(clean: Path) -> None:
+    texture(999).resize((3000, 2000)).save(clean / "train" / "elm" / "large.png")
+    found = report(clean)
+    image = _tile(found, list(found.index.samples).index("train/elm/large.png")).image
+    assert image is not None and max(image.size) < 500

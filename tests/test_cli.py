@@ -424,3 +424,10 @@ def test_of_a_damaged_picture_one_sentence_is_printed(tmp_path: Path) -> None:
     (tmp_path / "a.tif").write_bytes(content[: len(content) - 40])
     done = vitral("predict", Path(__file__).parent / "runs" / "format-1", tmp_path / "a.tif")
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_path_that_the_system_refuses_is_quoted_in_short(trained: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["predict", str(trained.folder), "x" * 100_000])
+    error = capsys.readouterr().err
+    assert "could not be read or written (File name too long)." in error and len(error) < 1_100

@@ -28,7 +28,6 @@ from test_pretrained import MODELS
 from vitral import Classifier, Preprocess, Run, ViT, ViTConfig, WeightsError, load_pretrained, train
 from vitral.cli import main
 from vitral.deploy.convert import WRITERS, convert
-from vitral.deploy.pickles import convert_pickle
 from vitral.deploy.trial import Trial, try_pictures
 from vitral.inference import Inference
 from vitral.recipe import Data, Recipe, Scale
@@ -36,6 +35,7 @@ from vitral.recipes.choose import choose
 from vitral.weights import timm
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights, write_weights
+from vitral.weights.pickles import convert_pickle
 from vitral.weights.processors import read_timm
 from vitral.weights.stored import PICKLES
 

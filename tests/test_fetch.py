@@ -14,11 +14,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import torch
 
+from conftest import FIXTURES
 from vitral.cli import main
-from vitral.data.fetch import WAITS, fetch
+from vitral.data.fetch import WAITS, Fetched, fetch
 from vitral.data.sources.named import NAMED, NamedSet, RemoteFile, locate
-from vitral.errors import DataError
+from vitral.errors import DataError, WeightsError
+from vitral.model.resnet import ResNet
+from vitral.recipes import RECIPES
+from vitral.training.config import Teacher
+from vitral.training.teacher import find_teacher
+from vitral.weights.catalogue import KNOWN, NAMED_WEIGHTS, NamedWeights
+from vitral.weights.fetch import fetch_weights
+from vitral.weights.pretrained import raw_weights_of
 
 CONTENT = b"".join(hashlib.sha256(bytes([number // 256, number % 256])).digest() for number in range(32_000))  # 1 MB
 OTHER = CONTENT[::-1]  # as long, and different everywhere
@@ -358,7 +367,7 @@ def test_of_two_processes_one_fetches_and_the_other_waits(server: Server, tmp_pa
     with child(server, tmp_path) as first:
         wait_until(lambda: len(server.asked) == 1)
         with child(server, tmp_path) as second:
-            assert second.stdout and "Another process is fetching this set" in second.stdout.readline()
+            assert second.stdout and "Another process is fetching it" in second.stdout.readline()
             server.gate.set()
             assert (first.communicate()[0], second.communicate()[0]) == ("1\n", "0\n")
     assert (first.returncode, second.returncode) == (0, 0)
@@ -462,13 +471,116 @@ def test_a_full_disk_is_told_and_the_tar_kept(server: Server, tmp_path: Path) ->
     assert files(tmp_path) == set(MEMBERS) and len(server.asked) == 1
 
 
+def test_where_no_size_is_published_the_server_is_asked(server: Server, tmp_path: Path, waited: list[float]) -> None:
+    wanted = one_file(server)
+    wanted = replace(wanted, files=(replace(wanted.files[0], size=0),))
+    server.answers = [503]
+    server.breaks_after = [0, 400_000]  # the first connection asks for the length alone
+    fetch(wanted, tmp_path)
+    assert (tmp_path / "tiny/file.bin").read_bytes() == CONTENT and server.asked[-2:] == ["", "bytes=400000-"]
+    server.sends_length = False
+    with pytest.raises(DataError, match="does not say how long it is"):
+        fetch(wanted, tmp_path / "other")
+
+
+# ---- named weights
+
+
+def served(server: Server, content: bytes, path: str, digest: str | None = None) -> NamedWeights:
+    """Weights as the server has them, in place of those that the whole world has."""
+    server.content = content
+    known = sha256(content) if digest is None else digest
+    file = RemoteFile(server.url, f"weights/tiny_net/{path}", 0, known)
+    about = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
+    return NamedWeights("tiny_net", "a test", 123, "BSD-2-Clause", "nobody", file, about)
+
+
+def quietly(weights: NamedWeights, directory: Path) -> tuple[Fetched, ...]:
+    return fetch_weights(weights, directory, progress=lambda *_: None, tell=lambda _: None)
+
+
+def test_weights_are_fetched_resumed_checked_and_loaded_by_their_name(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAL_DATA", str(tmp_path))
+    content = (FIXTURES / "timm_vit" / "model.safetensors").read_bytes()
+    weights = served(server, content, "model.safetensors")
+    monkeypatch.setitem(NAMED_WEIGHTS, "tiny_net", weights)
+    with pytest.raises(WeightsError, match="tiny_net are not in the data directory .* vitral fetch tiny_net"):
+        raw_weights_of("tiny_net")
+    server.breaks_after = [0, 10_000]
+    assert [one.sha256 for one in quietly(weights, tmp_path)] == [sha256(content)]
+    assert server.asked[-1] == "bytes=10000-"
+    loaded = raw_weights_of("tiny_net")
+    assert loaded.about["licence"] == "BSD-2-Clause" and loaded.about["mean"] == [0.5] * 3
+    asked = len(server.asked)
+    assert quietly(weights, tmp_path) == () and len(server.asked) == asked
+    wrong = replace(served(server, OTHER, "model.safetensors", sha256(content)), name="wrong")
+    with pytest.raises(DataError, match="not the bytes that were meant. It was thrown away"):
+        quietly(wrong, tmp_path / "other")
+
+
+def test_a_pickle_of_weights_becomes_safetensors_if_it_is_the_published_one(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As the teacher is published: a table beside a score, every name behind `module.`; and it teaches."""
+    monkeypatch.setenv("VITRAL_DATA", str(tmp_path))
+    model, out = ResNet(1, 10, (0.5,) * 3, (0.25,) * 3), io.BytesIO()
+    state = {f"module.{name}": tensor for name, tensor in model.state_dict().items()}
+    torch.save({"state_dict": state, "best_prec1": torch.tensor(93.4)}, out)
+    weights = served(server, out.getvalue(), "model.th")
+    monkeypatch.setitem(NAMED_WEIGHTS, "tiny_net", weights)
+    folder = tmp_path / "weights" / "tiny_net"
+    folder.mkdir(parents=True)
+    (folder / "model.th").write_bytes(OTHER)  # put there by somebody
+    with pytest.raises(DataError, match="not the bytes that were meant. Delete it"):
+        quietly(weights, tmp_path)
+    assert not (folder / "model.safetensors").exists()
+    (folder / "model.th").unlink()
+    main(["fetch", "tiny_net"])
+    told = capfd.readouterr().out
+    assert "(as published)" in told and "of which the tensors alone were read" in told and f"{folder}\n" in told
+    assert {path.name for path in folder.iterdir()} == {"model.safetensors", "about.json"}
+    teacher = find_teacher(Teacher(source="tiny_net"), tuple("abcdefghij"), {})
+    assert teacher is not None and teacher.teach is not None
+    images = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(teacher.teach(images), model.eval()(images), rtol=0, atol=1e-4)
+    main(["fetch", "tiny_net"])
+    assert f"{folder} (already)" in capfd.readouterr().out
+    unknown = replace(weights, name="unknown", file=replace(weights.file, sha256=""))
+    with pytest.raises(DataError, match="is a pickle, and no sha256 is published by which to know it"):
+        quietly(unknown, tmp_path)
+
+
+def test_the_table_of_named_weights_is_sound() -> None:
+    for name, each in NAMED_WEIGHTS.items():
+        assert name == each.name and name not in NAMED and each.what and each.licence and each.cite
+        assert each.file.url.startswith("https://") and len(each.file.sha256) == 64
+        assert each.file.path.startswith(f"weights/{name}/model.")
+    hub = {one.where for one in KNOWN}
+    assert {each.hub for each in NAMED_WEIGHTS.values() if each.hub} <= hub
+    needed = {name for recipe in RECIPES.values() for name in (recipe.init.weights, recipe.teacher.source)}
+    assert needed - {"none", "ask"} == NAMED_WEIGHTS.keys()
+
+
+def test_a_recipe_says_what_it_needs(capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("cifar10-deit", "cifar10-distilled"):
+        main(["show", name])
+        assert capfd.readouterr().out.startswith("# Needs: vitral fetch cifar10 cifar10_resnet56\n")
+    main(["show", "food-features"])
+    assert capfd.readouterr().out.startswith("# Needs: vitral fetch food vit_tiny_patch16_224\n")
+    main(["ls"])
+    assert "cannot be fetched" in capfd.readouterr().out
+
+
 def test_the_command_lists_fetches_and_tells(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("VITRAL_DATA", str(tmp_path))
     main(["fetch"])
     listed = capfd.readouterr().out
-    assert all(name in listed for name in NAMED) and str(tmp_path) in listed
+    assert all(name in listed for name in (*NAMED, *NAMED_WEIGHTS)) and str(tmp_path) in listed
 
     monkeypatch.setitem(NAMED, "tiny", one_file(server))
     monkeypatch.setitem(NAMED, "unsigned", replace(one_file(server, digest=""), name="unsigned", kind="archive"))

@@ -96,6 +96,35 @@ def test_a_table_of_nonsense_beside_weights(tmp_path: Path, text: str, name: str
         refusal(tmp_path)
 
 
+@pytest.mark.parametrize("value", [3, True, float("nan"), "DeiT", {"a": 1}, [[]]], ids=repr)
+def test_a_config_whose_lists_are_none(tmp_path: Path, value: Any) -> None:
+    (tmp_path / "model.safetensors").symlink_to(FIXTURES / "hf_vit" / "model.safetensors")
+    config = json.loads((FIXTURES / "hf_vit" / "config.json").read_text())
+    for change in ({"architectures": value}, {"architectures": ["ViTBackbone"], "out_features": value}):
+        (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+        try:
+            load_pretrained(tmp_path)
+        except WeightsError:
+            refusal(tmp_path)
+
+
+def test_more_tensors_than_any_model_has(tmp_path: Path) -> None:
+    header = {f"blocks.{n}.a": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(200_000)}
+    text = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+    assert "holds 200,000 tensors" in refusal(tmp_path / "model.safetensors")
+    with zipfile.ZipFile(tmp_path / "model.npz", "w") as file:
+        for n in range(10_001):
+            file.writestr(f"{n}.npy", b"")
+    assert "holds 10,001 tensors" in refusal(tmp_path / "model.npz")
+
+
+def test_an_npz_with_some_noise_beside_a_bomb(tmp_path: Path) -> None:
+    noise = np.frombuffer(np.random.default_rng(0).bytes(2**20), np.uint8)
+    np.savez_compressed(tmp_path / "model.npz", noise=noise, bomb=np.zeros(20 * 2**20, np.uint8))
+    assert "would unpack to 22," in refusal(tmp_path / "model.npz")
+
+
 def test_a_header_that_claims_a_thousand_blocks(tmp_path: Path) -> None:
     with safe_open(RUN / "model.safetensors", "pt") as file:
         header = json.loads(file.metadata()["vitral"])

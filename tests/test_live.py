@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from conftest import FIXTURES
 from vitral.weights.pretrained import load_pretrained
@@ -141,3 +143,43 @@ def test_a_model_of_the_hub_is_fetched_once_and_then_is_in_the_cache(
     assert (offline.stdout, asked) == (first.stdout, [])
     nowhere = asking(HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path / "empty"))
     assert nowhere.returncode == 1 and f"{name} could not be fetched, and is not in the cache" in nowhere.stderr
+
+
+STARTS = """
+import sys
+from vitral.recipe import Recipe
+from vitral.training.preparation import prepared
+name, how = sys.argv[1:]
+model = {"image_size": 32, "patch_size": 8, "channels": 3, "width": 32, "depth": 2, "heads": 4}
+if how == "init":
+    from vitral.recipes.choose import choose
+    plan = prepared(choose("pictures", {"init.weights": name, "train.budget": "2steps"}).recipe)
+    print(plan.about["origin"])
+else:
+    given = {"format": 1, "model": model, "data": {"source": "pictures"}, "teacher": {"source": name}}
+    plan = prepared(Recipe.read(given | {"train": {"budget": "2steps", "batch_size": 4, "compile": "no"}}))
+    print(len(plan.teacher))
+"""
+
+
+@pytest.mark.parametrize("how", ["init", "teacher"])
+def test_a_training_starts_from_the_hub_or_learns_from_it(hub: tuple[str, list[str]], tmp_path: Path, how: str) -> None:
+    pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
+    address, asked = hub
+    labels = json.loads((FIXTURES / "hf_vit" / "config.json").read_text())["id2label"]
+    for label in labels.values():
+        (tmp_path / "pictures" / label).mkdir(parents=True)
+        for number in range(8):
+            pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pictures" / label / f"{number}.png")
+    kept = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
+    ran = subprocess.run(
+        [sys.executable, "-c", STARTS, "hf:org/model", how],
+        cwd=tmp_path,
+        env=kept | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hf"), "VITRAL_DATA": str(tmp_path / "data")},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == ("hf:org/model" if how == "init" else "16")
+    assert any("model.safetensors" in path for path in asked)

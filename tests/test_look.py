@@ -158,11 +158,45 @@ def test_each_method_can_be_asked_for(method: str, trained: Run, seven: NDArray[
 
 
 @pytest.mark.slow
+def test_test_pictures_of_a_run_make_a_gallery(trained: Run, tmp_path: Path) -> None:
+    done = look(trained.folder, "--examples", "12", "--method", "mean-attention", "--out", tmp_path, "--json")
+    told = json.loads(done.stdout)
+    index = open_source(Data(source="digits"))
+    assert len(told) == 12 and {Path(one["path"]).name.partition("-")[0] for one in told} == set(index.class_names)
+    assert all(one["method"] == "mean-attention" and len(one["grade"]["random"]) == RANDOM for one in told)
+    page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert len(page.all("img")) == 24 and "the mean of all blocks and heads" in page.text
+
+
+def test_a_table_of_sines_needs_no_model(tmp_path: Path) -> None:
+    done = look("--sine", "20x30", "--out", tmp_path)
+    assert done.exit_code == 0 and f"Look at {tmp_path / 'sine.png'}" in done.output
+    with Image.open(tmp_path / "sine.png") as drawn:
+        assert drawn.format == "PNG"
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["--sine", "20"], "--sine 20: it takes positions and width, as in 100x300."),
+        (["runs/x", "--sine", "20x30"], "--sine draws a table of no model"),
+        ([], "Name a run or weights to look into, and a picture."),
+        ([FIXTURES / "dino_reference", "--examples", "3"], "--examples takes the test pictures of a run"),
+    ],
+)
+def test_what_goes_with_what_is_said(args: list[object], sentence: str) -> None:
+    done = look(*args)
+    assert done.exit_code == 2 and sentence in " ".join(done.output.split())
+
+
+@pytest.mark.slow
 def test_the_model_itself_is_drawn(trained: Run, tmp_path: Path) -> None:
     done = look(trained.folder, "--model", "--out", tmp_path, "--json")
     told = json.loads(done.stdout)
     names = {Path(path).name for path in told["figures"]}
-    assert {"filters.png", "positions.png", "distances.png"} <= names and told["notes"] == []
+    assert {"patches.png", "filters.png", "positions.png", "resampling.png", "distances.png"} <= names and told[
+        "notes"
+    ] == []
     for path in told["figures"]:
         with Image.open(path) as drawn:
             assert drawn.format == "PNG"

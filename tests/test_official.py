@@ -2,16 +2,25 @@
 
 import gzip
 import hashlib
+import os
+import pickle
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from vitral.data.sources.named import NAMED, SetLocation, data_directory, locate, named, not_here
+from vitral.data.config import Data
+from vitral.data.pack import pack
+from vitral.data.preprocess import Preprocess
+from vitral.data.sources import open_named, open_source
+from vitral.data.sources.named import NAMED, SetLocation, data_directory, find, locate, named, not_here
 from vitral.data.sources.official import CLOTHES, READERS, Official, cifar10, cifar100, fashion_mnist, mnist, read_idx
+from vitral.data.sources.pickled import KEYS, PUBLISHED, read_pickled
 from vitral.errors import DataError, RecipeError
 
 Array = NDArray[np.uint8]
@@ -282,3 +291,170 @@ def test_the_real_cifar10(large_data: Callable[[str], Path]) -> None:
     assert np.bincount(found.labels[found.splits == "train"]).tolist() == [5_000] * 10
     assert np.bincount(found.labels[found.splits == "test"]).tolist() == [1_000] * 10
     assert hashlib.sha256(found.images.data).hexdigest() == CIFAR10_PIXELS
+
+
+# ---- as torchvision keeps them
+
+
+def python2_pickle(pixels: Array, key: str, labels: list[int]) -> bytes:
+    """As Python 2 and its numpy wrote CIFAR's files: protocol 2, text and the bytes of arrays as its `str`."""
+
+    def text(word: str) -> bytes:
+        return b"U" + bytes([len(word)]) + word.encode()
+
+    def number(value: int) -> bytes:
+        return b"J" + struct.pack("<i", value)
+
+    shape = number(pixels.shape[0]) + number(pixels.shape[1]) + b"\x86"
+    dtype = b"cnumpy\ndtype\n" + text("u1") + number(0) + number(1) + b"\x87R"
+    dtype += b"(" + number(3) + text("|") + b"NNN" + number(-1) * 2 + number(0) + b"tb"
+    raw = b"T" + struct.pack("<i", pixels.size) + pixels.tobytes()
+    empty = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n" + number(0) + b"\x85" + text("b") + b"\x87R"
+    array = empty + b"(" + number(1) + shape + dtype + b"\x89" + raw + b"tb"
+    listed = b"](" + b"".join(number(label) for label in labels) + b"e"
+    return b"\x80\x02}(" + text("data") + array + text(key) + listed + b"u."
+
+
+def write_pickled(folder: Path, name: str, images: Array, labels: Array, counts: list[int]) -> dict[str, str]:
+    """The pictures as torchvision keeps them; gives back the md5 of each file."""
+    names_key, key = KEYS[name]
+    folder.mkdir(parents=True, exist_ok=True)
+    meta, *files = PUBLISHED[name]
+    names = [f"class {number}" for number in range(NAMED[name].classes)]
+    (folder / meta).write_bytes(pickle.dumps({names_key: names, "num_vis": 3072}))
+    rows, at = images.transpose(0, 3, 1, 2).reshape(len(images), -1), 0
+    for file, count in zip(files, counts, strict=True):
+        some = slice(at, at + count)
+        (folder / file).write_bytes(python2_pickle(rows[some], key, labels[some].tolist()))
+        at += count
+    return {file: hashlib.md5((folder / file).read_bytes()).hexdigest() for file in (meta, *files)}
+
+
+COUNTS = {"cifar10": [1, 2, 3, 4, 5, 3], "cifar100": [4, 2]}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("protocol", [2, 4], ids=["Python 2", "Python 3"])
+def test_pickled_cifar_is_the_same_set_as_the_binary_one(
+    tmp_path: Path, name: str, protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    official, kept = tmp_path / "official" / FOLDERS[name], tmp_path / "data" / NAMED[name].torchvision
+    images, labels = WRITERS[name](official)
+    md5 = write_pickled(kept, name, images, labels, COUNTS[name])
+    if protocol == 4:
+        for file in list(md5)[1:]:
+            table = read_plain(kept / file)
+            (kept / file).write_bytes(pickle.dumps(table, protocol=4))
+            md5[file] = hashlib.md5((kept / file).read_bytes()).hexdigest()
+    expected, found = READERS[name](official), read_pickled(name, kept, {name: md5})
+    assert found.class_names == expected.class_names and found.images.flags.c_contiguous
+    for one in ("images", "labels", "splits"):
+        np.testing.assert_array_equal(getattr(found, one), getattr(expected, one))
+        assert getattr(found, one).dtype == getattr(expected, one).dtype
+
+    binary = open_named(name, Data(source=name, directory=str(official.parent)))
+    pickled = open_named(name, Data(source=name, directory=str(kept.parent)), {name: md5})
+    preprocess = Preprocess(image_size=(32, 32), mean=(0.0,) * 3, std=(1.0,) * 3, channels=3)
+    first, second = (pack(one, preprocess, tmp_path / where) for where, one in (("a", binary), ("b", pickled)))
+    assert first.sha256 == second.sha256
+    assert pickled.notes == (f"{name} was found in {kept}, as torchvision keeps it.",) and binary.notes == ()
+
+
+def read_plain(path: Path) -> object:
+    return pickle.loads(path.read_bytes(), encoding="latin1")
+
+
+class Evil:
+    """Opened by anybody's pickle.load, it leaves a file behind."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.trace),)
+
+
+def test_a_pickle_that_is_not_the_published_one_is_refused_and_not_opened(tmp_path: Path) -> None:
+    folder, trace = tmp_path / "cifar-10-batches-py", tmp_path / "trace"
+    folder.mkdir()
+    for file in PUBLISHED["cifar10"]:
+        (folder / file).write_bytes(pickle.dumps(Evil(trace)))
+    found = hashlib.md5((folder / "batches.meta").read_bytes()).hexdigest()
+    data = Data(source="cifar10", directory=str(tmp_path))
+    with pytest.raises(
+        DataError, match=f"batches.meta is a pickle with the md5 {found}, and .* was not opened. Move it"
+    ):
+        open_source(data)
+    # Even if somebody had published it: nothing but arrays and plain containers is looked up.
+    published = {"cifar10": dict.fromkeys(PUBLISHED["cifar10"], found)}
+    with pytest.raises(DataError, match="holds more than arrays, text and numbers .it asks for posix.mkdir"):
+        open_named("cifar10", data, published)
+    assert not trace.exists()
+    read_plain(folder / "test_batch")
+    assert trace.exists()  # what it would have done
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ([1, 2], "it is no table"),
+        ({"labels": [0]}, "rows of 3,072 bytes"),
+        ({"data": np.zeros((1, 3072), np.int64), "labels": [0]}, "rows of 3,072 bytes"),
+        ({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}, "a list of 2 whole numbers"),
+        ({"data": np.zeros((1, 3072), np.uint8), "labels": ["0"]}, "a list of 1 whole numbers"),
+        ({"data": np.zeros((1, 3072), np.uint8), "labels": [-1]}, "has the label -1, and the classes are 0 to 9"),
+        ({"data": np.zeros((1, 3072), np.uint8), "labels": [np.int64(3)]}, "asks for numpy.*scalar"),
+        ({"data": np.array([len], object), "labels": [0]}, "asks for builtins.len"),
+    ],
+)
+def test_a_pickle_of_something_else_is_told(tmp_path: Path, content: object, why: str) -> None:
+    images, labels = write_cifar10(tmp_path / "official")
+    md5 = write_pickled(tmp_path, "cifar10", images, labels, COUNTS["cifar10"])
+    (tmp_path / "data_batch_3").write_bytes(pickle.dumps(content))
+    md5["data_batch_3"] = hashlib.md5((tmp_path / "data_batch_3").read_bytes()).hexdigest()
+    with pytest.raises(DataError, match=why):
+        read_pickled("cifar10", tmp_path, {"cifar10": md5})
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+@pytest.mark.parametrize("place", [".", "data", "datasets", "../data", "../datasets", "~/data", "~/.cache"])
+def test_what_torchvision_fetched_is_found_where_people_have_it(
+    tmp_path: Path, name: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("VITRAL_DATA", str(tmp_path / "vitral"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    folder = Path(place).expanduser() / NAMED[name].torchvision
+    images, _ = write_idx_set(folder, packed=False)
+    index = open_source(Data(source=name))
+    assert index.notes == (f"{name} was found in {folder}, as torchvision keeps it.",)
+    picture = index.storage.read(7)
+    assert isinstance(picture, np.ndarray) and np.array_equal(picture, images[7])
+    with pytest.raises(DataError, match=f"torchvision's {NAMED[name].torchvision} will do"):
+        open_source(Data(source=name, directory=str(tmp_path / "elsewhere")))  # who names a place means it
+    write_idx_set(tmp_path / "vitral" / name)
+    assert open_source(Data(source=name)).notes == ()  # the data directory comes first
+    next(folder.iterdir()).unlink()
+    shutil.rmtree(tmp_path / "vitral")
+    with pytest.raises(DataError, match=f"{name} is not here in the data directory"):
+        open_source(Data(source=name))
+
+
+def test_a_folder_of_pictures_is_taken_for_a_named_set_in_the_data_directory_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody's own ./data/food is not the set `food`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITRAL_DATA", str(tmp_path / "vitral"))
+    (tmp_path / "data" / "food" / "train" / "mine").mkdir(parents=True)
+    assert find(NAMED["food"]) is None
+
+
+def test_a_set_without_an_address_says_what_can_be_fetched_instead(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match="no address to fetch it from.*vitral fetch imagenette, and data.source=imagene"
+    ):
+        open_source(Data(source="imagenette-mini", directory=str(tmp_path)))

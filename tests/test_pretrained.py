@@ -467,7 +467,12 @@ def test_a_tensor_with_too_few_dimensions_is_told(tmp_path: Path, name: str, sha
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("vit_tiny_patch16_224", "Did you mean hf:timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k?"),
+        (
+            "vit_tiny_patch16_224",
+            "vitral fetch vit_tiny_patch16_224. Or name them as they are on the Hub: hf:timm/vit_t",
+        ),
+        ("cifar10_resnet56", "Fetch them (3 MB): VITRAL_DATA="),
+        ("vit_small_patch16_224", "Did you mean hf:timm/vit_small_patch16_224.augreg_in21k_ft_in1k?"),
         ("runs/digit", "Did you mean runs/digits?"),
         ("digits", "Did you mean runs/digits?"),
         ("nothing-like-it", "`vitral ls weights` weights worth having."),

@@ -15,6 +15,7 @@ from vitral import RecipeError, ViT, ViTConfig, VitralError, load_pretrained
 from vitral.look.maps import attention_maps
 from vitral.look.readings import (
     METHODS,
+    answer_by_head,
     attention_distance,
     class_attention,
     class_token_map,
@@ -130,6 +131,13 @@ def test_rollout_is_that_of_a_literal_reference(kind: str, fuse: Any, discard: f
             flow = [[sum(even[i][k] * flow[k][j] for k in range(T)) for j in range(T)] for i in range(T)]
         expected = (readers(model, T) @ torch.tensor(flow))[model.config.extra :].view(2, 3)
         torch.testing.assert_close(found[number], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mean_attention_is_the_mean_of_all_blocks_and_heads(kind: str) -> None:
+    model, images = a_model(kind), torch.randn(2, 3, 8, 20)
+    expected = answer_by_head(model, images, blocks="all").mean(dim=(1, 2))
+    torch.testing.assert_close(METHODS["mean-attention"](model, images), expected)
 
 
 @pytest.mark.parametrize("method", METHODS)

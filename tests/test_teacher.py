@@ -82,6 +82,43 @@ def test_the_loss_is_as_in_the_paper(trained: Run, kind: str) -> None:
     assert all(parameter.grad is not None for parameter in learner.model.parameters())
 
 
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_the_labels_word_and_the_teachers_each_reach_their_own_head(trained: Run, kind: str) -> None:
+    """As in DeiT: with all of the weight on one side, the other head learns nothing; the answer is the mean of both."""
+    for weight, learns, rests in ((0.0, "head", "head_dist"), (1.0, "head_dist", "head"), (0.5, "head", None)):
+        plan = prepared(taught(trained.folder, teacher__kind=kind, teacher__weight=weight, model__pool="class"))
+        step, batch = next(plan.batches.starting_at(1))
+        plan.learner.gradients(step, batch, 0.0)
+        slopes = {
+            name: float(one.grad.abs().sum())
+            for name, one in plan.learner.model.named_parameters()
+            if one.grad is not None
+        }
+        assert slopes[f"{learns}.weight"] > 0
+        assert rests is None or slopes[f"{rests}.weight"] == slopes[f"{rests}.bias"] == 0
+        assert weight != 0.5 or slopes["head_dist.weight"] > 0
+    model = plan.learner.model.eval()
+    with torch.no_grad():
+        first, last = model.logits(model.features(batch.images))
+        torch.testing.assert_close(model(batch.images), (first + last) / 2)
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_both_heads_learn_and_each_from_its_own_teacher(tmp_path: Path, kind: str) -> None:
+    """This teacher calls every digit by the next one's name: the class token learns the labels, the other its word."""
+    index = prepared(quick_digits()).pack.index
+    said = 9.0 * np.eye(10)[(index.labels + 1) % 10]
+    np.savez(tmp_path / "said.npz", samples=index.samples, logits=said, class_names=np.array(index.class_names))
+    recipe = taught(tmp_path / "said.npz", teacher__kind=kind, model__pool="class", train__budget="80steps")
+    plan, weights = prepared(recipe), train(recipe, out=tmp_path / "run").weights()
+    batch = next(in_order(plan.pack, plan.pack.of("test"), weights.preprocess, 360))
+    with torch.no_grad():
+        first, last = weights.model.eval().logits(weights.model.features(batch.images))
+    label = float((first.argmax(dim=1) == batch.labels).float().mean())
+    word = float((last.argmax(dim=1) == (batch.labels + 1) % 10).float().mean())
+    assert label > 0.4 and word > 0.4, (label, word)  # by chance: 0.1
+
+
 def test_python_logits_files_and_weights_say_the_same(trained: Run, tmp_path: Path) -> None:
     plan = prepared(quick_digits())
     weights, numbers = trained.weights(), plan.pack.of("train")

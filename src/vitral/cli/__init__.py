@@ -143,7 +143,7 @@ def _print_error(error: BaseException) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # at exit either
         return 1  # as click does where it is the one who notices
     if isinstance(error, OSError):
-        sentence = f"{error.filename or 'A file'} could not be read or written ({error.strerror})."
-        click.echo(f"Error: {printable(sentence)}", err=True)
+        sentence = VitralError(f"{error.filename or 'A file'} could not be read or written ({error.strerror}).")
+        click.echo(f"Error: {sentence}", err=True)
         return 1
     raise error

@@ -37,9 +37,9 @@ def command(
     from safetensors import safe_open
 
     from vitral.deploy.convert import convert
-    from vitral.deploy.pickles import convert_pickle
     from vitral.deploy.trial import Trial
     from vitral.errors import WeightsError
+    from vitral.weights.pickles import convert_pickle
     from vitral.weights.stored import PICKLES, refusal
 
     is_pickle = Path(source).suffix in PICKLES

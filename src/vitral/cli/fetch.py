@@ -9,53 +9,76 @@ import click
 from vitral.cli.terminal import Screen, console, print_table, table
 
 if TYPE_CHECKING:
-    from vitral.data.fetch import Fetched
+    from collections.abc import Callable
+
+    from rich.progress import TaskID
+
+    from vitral.data.fetch import Fetched, Progress, Tell
     from vitral.data.sources.named import NamedSet, RemoteFile
+    from vitral.weights.catalogue import NamedWeights
 
 
 def _names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """For completion: the named sets that begin so."""
+    """For completion: the named sets and weights that begin so."""
     from vitral.data.sources.named import NAMED
+    from vitral.weights.catalogue import NAMED_WEIGHTS
 
-    return [name for name in NAMED if name.startswith(incomplete)]
+    return [name for name in (*NAMED, *NAMED_WEIGHTS) if name.startswith(incomplete)]
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=_names)
 def command(names: tuple[str, ...]) -> None:
-    """Fetch sets of pictures by NAME, or list them.
+    """Fetch sets of pictures, or weights, by NAME; or list them.
 
     They go into the data directory: VITRAL_DATA, or else the user's cache (~/.cache/vitral). Every file is checked
     against its published sha256 where there is one. A fetch that was stopped goes on where it stopped.
     """
-    from vitral.data.sources.named import data_directory, named
+    from vitral.data.sources.named import NAMED, data_directory
+    from vitral.errors import RecipeError
+    from vitral.settings import unknown
+    from vitral.weights.catalogue import NAMED_WEIGHTS
 
     directory = data_directory()
-    sets = [named(name) for name in names]  # all of them known before the first is fetched
-    if not sets:
+    for name in names:  # all of them known before the first is fetched
+        if name not in NAMED and name not in NAMED_WEIGHTS:
+            raise RecipeError(unknown(name, [*NAMED, *NAMED_WEIGHTS], "named set or weights"))
+    if not names:
         _list(directory)
-    for each in sets:
-        _fetch(each, directory)
+    for name in names:
+        if name in NAMED:
+            _fetch_set(NAMED[name], directory)
+        else:
+            _fetch_weights(NAMED_WEIGHTS[name], directory)
 
 
 def _list(directory: Path) -> None:
-    """Print the named sets, and which of them are here."""
-    from vitral.data.sources.named import NAMED, locate
+    """Print the named sets and weights, and which of them are here."""
+    from vitral.data.sources.named import NAMED, find
+    from vitral.weights.catalogue import NAMED_WEIGHTS
 
     numbers = ("pictures", "MB")
     listing = table("set", "what it is", *numbers, "licence", "here", right=numbers)
-    for column in listing.columns:
-        column.no_wrap, column.overflow = column.header not in ("what it is", "licence"), "fold"
+    weights = table("weights", "what they are", "MB", "licence", "here", right=("MB",))
+    for column in (*listing.columns, *weights.columns):
+        column.no_wrap, column.overflow = column.header not in ("what it is", "what they are", "licence"), "fold"
     for each in NAMED.values():
         megabytes = f"{each.size / 1e6:.1f}" if each.files else ""
-        here = "yes" if locate(each, directory) else "no"
+        place = find(each)
+        here = ("as torchvision's" if place.note else "yes") if place else "no"
         listing.add_row(each.name, each.what, f"{each.pictures:,}", megabytes, each.licence, here)
+    for one in NAMED_WEIGHTS.values():
+        here = "yes" if one.is_here(directory) else "no"
+        weights.add_row(one.name, one.what, f"{one.megabytes:.1f}", one.licence, here)
     print_table(listing)
+    console.print()
+    print_table(weights)
     console.print(f"\nThe data directory is {directory}. Fetch one: vitral fetch mnist", soft_wrap=True)
 
 
-def _fetch(named_set: "NamedSet", directory: Path) -> None:
+def _fetch_set(named_set: "NamedSet", directory: Path) -> None:
     """Fetch a set unless it is here; print its licence, what to cite, and where it is."""
+    from vitral.data.fetch import fetch
     from vitral.data.sources.named import locate
 
     _print(f"{named_set.name}: {named_set.what}. {named_set.pictures:,} pictures, {named_set.classes} classes.")
@@ -65,22 +88,43 @@ def _fetch(named_set: "NamedSet", directory: Path) -> None:
     if before and before.kind == "embedded":
         _print("  here     nothing to fetch")
         return
-    files = () if before else _fetch_with_bar(named_set, directory)
-    for each in files:
-        check = "as published" if each.file.sha256 else "there is no published one to compare it with"
-        _print(f"  sha256   {each.sha256}  {Path(each.file.path).name} ({check})")
+    if named_set.files and not before:
+        _print(f"  size     {named_set.size / 1e6:.1f} MB, into {directory}")
+    files = (
+        () if before else _with_bar(lambda progress, tell: fetch(named_set, directory, progress=progress, tell=tell))
+    )
+    _print_digests(files)
     place = before or locate(named_set, directory)
     _print(f"  here     {place.path if place else directory}{'' if files else ' (already)'}")
 
 
-def _fetch_with_bar(named_set: "NamedSet", directory: Path) -> "tuple[Fetched, ...]":
-    """Fetch the files of a set, with a bar for each on stderr."""
+def _fetch_weights(weights: "NamedWeights", directory: Path) -> None:
+    """Fetch weights unless they are here; print their licence, what to cite, and where they are."""
+    from vitral.weights.fetch import fetch_weights
+
+    _print(f"{weights.name}: {weights.what}. {weights.parameters:,} parameters.")
+    _print(f"  licence  {weights.licence}")
+    _print(f"  cite     {weights.cite}")
+    before = weights.is_here(directory)
+    if not before:
+        _print(f"  size     about {weights.megabytes:.1f} MB, into {directory}")
+    files = _with_bar(lambda progress, tell: fetch_weights(weights, directory, progress=progress, tell=tell))
+    _print_digests(files)
+    if weights.is_pickle and not before:
+        _print("  pickle   of which the tensors alone were read, into model.safetensors; it was not kept")
+    _print(f"  here     {directory / 'weights' / weights.name}{' (already)' if before else ''}")
+
+
+def _print_digests(files: "tuple[Fetched, ...]") -> None:
+    for each in files:
+        check = "as published" if each.file.sha256 else "there is no published one to compare it with"
+        _print(f"  sha256   {each.sha256}  {Path(each.file.path).name} ({check})")
+
+
+def _with_bar(fetching: "Callable[[Progress, Tell], tuple[Fetched, ...]]") -> "tuple[Fetched, ...]":
+    """Fetch files, with a bar for each on stderr."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from vitral.data.fetch import fetch
-
-    if named_set.files:
-        _print(f"  size     {named_set.size / 1e6:.1f} MB, into {directory}")
     errors = Screen(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -90,10 +134,12 @@ def _fetch_with_bar(named_set: "NamedSet", directory: Path) -> "tuple[Fetched, .
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        tasks = {file: bar.add_task(Path(file.path).name, total=file.size, visible=False) for file in named_set.files}
+        tasks: dict[RemoteFile, TaskID] = {}
 
         def progress(file: "RemoteFile", here: int) -> None:
-            bar.update(tasks[file], completed=here, visible=True)
+            if file not in tasks:
+                tasks[file] = bar.add_task(Path(file.path).name, total=file.size)
+            bar.update(tasks[file], completed=here)
 
         def tell(sentence: str) -> None:
             if errors.is_terminal:
@@ -101,7 +147,7 @@ def _fetch_with_bar(named_set: "NamedSet", directory: Path) -> "tuple[Fetched, .
             else:
                 print(sentence, file=sys.stderr, flush=True)
 
-        return fetch(named_set, directory, progress=progress, tell=tell)
+        return fetching(progress, tell)
 
 
 def _print(line: str) -> None:

@@ -1,4 +1,4 @@
-"""vitral look RUN|WEIGHTS PICTURE|FOLDER … [--method NAME] [--blocks 0,-1] [--out FOLDER] [--model] [--json]"""
+"""vitral look RUN|WEIGHTS PICTURE|FOLDER … [--method NAME] [--examples N] [--model] [--json]"""
 
 import json
 import re
@@ -12,6 +12,9 @@ from vitral.cli.terminal import code_option, console, track
 from vitral.errors import DataError, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vitral.data.decode import Picture
     from vitral.look.explain import Explainer
     from vitral.look.maps import Some
 
@@ -20,12 +23,19 @@ WATCH = 16  # pictures that `--model` watches heads on
 
 
 @click.command()
-@click.argument("source", metavar="RUN|WEIGHTS", shell_complete=completion.runs)
+@click.argument("source", metavar="[RUN|WEIGHTS]", default="", shell_complete=completion.runs)
 @click.argument("pictures", nargs=-1, type=click.Path(path_type=Path), metavar="[PICTURE|FOLDER]...")
-@click.option("--method", help="Which map: attention, rollout or class-attention, the default where there are classes.")
+@click.option(
+    "--method",
+    help="Which map: attention, mean-attention, rollout or class-attention, the default where there are classes.",
+)
 @click.option("--blocks", default="-1", show_default=True, help="Whose heads are shown: 0,5 or all; -1 is the last.")
+@click.option("--examples", type=click.IntRange(1), metavar="N", help="N test pictures of RUN, of all its classes.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to. Default: looks/NAME.")
-@click.option("--model", "of_model", is_flag=True, help="Draw the model: filters, positions, how far heads look.")
+@click.option(
+    "--model", "of_model", is_flag=True, help="Draw the model: patches, filters, positions, how far heads look."
+)
+@click.option("--sine", metavar="N×D", help="Draw a table of N fixed positions of D numbers, as 100x300; of no model.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @code_option
 def command(
@@ -33,16 +43,18 @@ def command(
     pictures: tuple[Path, ...],
     method: str | None,
     blocks: str,
+    examples: int | None,
     out: Path | None,
     of_model: bool,
+    sine: str | None,
     as_json: bool,
     code: tuple[Path, ...],
 ) -> None:
     """Show where a model looked for its answer, and how far to believe that.
 
     Writes one figure a PICTURE: its patches, the prediction, the map over the picture, other maps, the heads of a
-    block. Of a FOLDER all pictures, and a page with them all, index.html. Each map is graded: patches are taken away
-    in its order, and if the answer does not fall sooner than with 19 random maps, the figure says so.
+    block. Of a FOLDER, or of --examples, there is also a page with them all, index.html. Each map is graded: patches
+    are taken away in its order, and if the answer does not fall sooner than with 19 random maps, the figure says so.
 
     RUN is a run folder, or weights as for `vitral predict`; without classes there are maps and no prediction.
     """
@@ -51,18 +63,26 @@ def command(
     from vitral.look.gallery import GALLERY
     from vitral.run import name_of
 
-    if not pictures and not of_model:
+    if sine is not None:
+        _draw_sine(sine, (out or Path("looks")) / "sine.png", bool(source))
+        return
+    if not source:
+        raise click.UsageError("Name a run or weights to look into, and a picture.")
+    if not pictures and not of_model and examples is None:
         raise click.UsageError("Name a picture or a folder to look at; or --model draws the model itself.")
-    if of_model and (method or blocks != "-1"):
-        raise click.UsageError("--model draws the model as a whole: --method and --blocks do not go with it.")
+    if of_model and (method or blocks != "-1" or examples):
+        raise click.UsageError(
+            "--model draws the model as a whole: --method, --blocks and --examples do not go with it."
+        )
     explainer = Explainer.load(source, method, _blocks(blocks), code)
     for note in explainer.inspected.notes:
         click.echo(printable(note), err=True)
-    files = [file for picture in pictures for file in picture_files(picture)]
+    files: dict[Path, Picture] = {file: file for picture in pictures for file in picture_files(picture)}
     folder = out or Path("looks") / name_of(source)
     if of_model:
-        _draw_model(source, explainer, files, folder, as_json)
+        _draw_model(source, explainer, list(files), folder, as_json)
         return
+    files |= _examples(source, examples) if examples else {}
     several = len(files) > 1 or any(picture.is_dir() for picture in pictures)
     results, failures = _look(explainer, files, folder, several)
     if as_json:
@@ -84,8 +104,24 @@ def _blocks(text: str) -> "Some":
     return [int(number) for number in text.split(",")]
 
 
+def _examples(source: str, count: int) -> "dict[Path, Picture]":
+    """Test pictures of a run, by what they show and their names."""
+    from vitral.data.sources import open_source
+    from vitral.look.glass.shelf import spread_numbers
+    from vitral.run import Run
+
+    if not Run.is_run(source):
+        raise click.UsageError(f"--examples takes the test pictures of a run, which {source} is not: name pictures.")
+    index = open_source(Run.load(source).recipe.data)
+    pictures: dict[Path, Picture] = {}
+    for number in spread_numbers(index, count):
+        words = f"{index.class_names[index.labels[number]]} {Path(index.samples[number]).stem}"
+        pictures[Path(re.sub(r"[^\w.]+", "-", words))] = index.storage.read(number)
+    return pictures
+
+
 def _look(
-    explainer: "Explainer", files: list[Path], folder: Path, several: bool
+    explainer: "Explainer", files: "Mapping[Path, Picture]", folder: Path, several: bool
 ) -> tuple[list[dict[str, Any]], dict[Path, str]]:
     """Draw a figure of each file. Returns a result for each, and a sentence for each that could not be read."""
     from vitral.look.gallery import GALLERY, card, write_gallery
@@ -95,7 +131,11 @@ def _look(
     cards, failures = [], dict[Path, str]()
     # A figure never takes the place of a picture, wherever it is written to.
     names = {file.name.lower() for file in files if file.parent.resolve() == folder.resolve()}
-    for file, explanation in track(zip(files, explainer.each(files), strict=True), len(files), "looking"):
+    for file, explanation in track(
+        zip(files, explainer.each((picture, str(file)) for file, picture in files.items()), strict=True),
+        len(files),
+        "looking",
+    ):
         if isinstance(explanation, DataError):
             failures[file] = str(explanation)
             results.append({"path": str(file), "error": str(explanation)})
@@ -142,6 +182,20 @@ def _print_results(results: list[dict[str, Any]], page: Path | None) -> None:
         console.print(f"\nOn {better} of {len(grades)} pictures the map is better than chance.")
     if figures := [result["figure"] for result in results if "figure" in result]:
         console.print(f"Look at {page or figures[0]}", soft_wrap=True)
+
+
+def _draw_sine(size: str, path: Path, has_source: bool) -> None:
+    from vitral.look.plots import draw_sine_table
+    from vitral.look.readings import sine_table
+
+    if has_source:
+        raise click.UsageError("--sine draws a table of no model: leave the run and the pictures out.")
+    if not (sides := re.fullmatch(r"(\d{1,5})[x×](\d{1,5})", size.strip())):
+        raise click.UsageError(f"--sine {size}: it takes positions and width, as in 100x300.")
+    table = sine_table(int(sides[1]), int(sides[2]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw_sine_table(path, table)
+    console.print(f"Look at {path}", soft_wrap=True)
 
 
 def _draw_model(source: str, explainer: "Explainer", files: list[Path], folder: Path, as_json: bool) -> None:

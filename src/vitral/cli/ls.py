@@ -78,10 +78,13 @@ def _weights(as_json: bool) -> None:
     from dataclasses import asdict
 
     from vitral.data.sources.named import data_directory
-    from vitral.weights.catalogue import KNOWN
+    from vitral.weights.catalogue import KNOWN, NAMED_WEIGHTS
 
-    place = data_directory("auto") / "weights"
-    here = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
+    directory = data_directory("auto")
+    place = directory / "weights"
+    missing = [name for name, one in NAMED_WEIGHTS.items() if not one.is_here(directory)]
+    folders = sorted(path.name for path in place.iterdir() if path.is_dir()) if place.is_dir() else []
+    here = [name for name in folders if name not in missing]
     if as_json:
         click.echo(json.dumps({"known": [asdict(one) for one in KNOWN], "here": here}))
         return
@@ -90,6 +93,8 @@ def _weights(as_json: bool) -> None:
         listing.add_row(one.where, f"{one.megabytes:,}", one.licence, one.what_for)
     print_table(listing)
     console.print("\nThey are fetched when they are first used (pip install huggingface_hub).", soft_wrap=True)
+    for name in missing:
+        console.print(f"What recipes need, and is not here: {name} (vitral fetch {name})", soft_wrap=True)
     for name in here:
         teaches = " (a CNN: only as teacher.source)" if "resnet" in name else ""
         console.print(f"In the data directory, by this name alone: {name}{teaches}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""vitral shapes SIZE|RECIPE|RUN"""
+"""vitral shapes SIZE|RECIPE|RUN [--draw FILE] [--json]"""
 
 import json
 from dataclasses import asdict
@@ -17,16 +17,20 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("name", metavar="SIZE|RECIPE|RUN", shell_complete=completion.sizes)
+@click.option("--draw", type=click.Path(dir_okay=False, path_type=Path), help="Draw it too: model.svg or model.png.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @code_option
-def command(name: str, as_json: bool, code: tuple[Path, ...]) -> None:
+def command(name: str, draw: Path | None, as_json: bool, code: tuple[Path, ...]) -> None:
     """Show a model step by step: what goes in, what comes out, parameters, operations for one image.
 
-    SIZE is one of the paper's, such as B/16; RECIPE a name or a TOML file; RUN a run folder.
+    SIZE is one of the paper's, such as B/16; RECIPE a name or a TOML file; RUN a run folder. The drawing is the paper's
+    figure 1 with the numbers of this model; as SVG it is light or dark as its reader is.
     """
     from vitral.model.shapes import shapes
 
     config = _config(name, code)
+    if draw:
+        _draw(config, name, draw)
     rows = shapes(config)
     parameters = sum(row.parameters * row.times for row in rows)
     flops = sum(row.flops * row.times for row in rows)
@@ -45,6 +49,18 @@ def command(name: str, as_json: bool, code: tuple[Path, ...]) -> None:
     listing.add_row("together", "", "", "", "", f"{parameters:,}", f"{flops / 1e6:,.2f}", style="bold")
     print_table(listing)
     console.print("\nA multiply and an add are two operations (FLOPs); other tables count the pair as one.")
+    if draw:
+        console.print(f"Look at {draw}", soft_wrap=True)
+
+
+def _draw(config: "ModelConfig", name: str, path: Path) -> None:
+    from vitral.look.architecture import architecture
+    from vitral.model.config import SIZES
+    from vitral.run import name_of
+
+    named = f"ViT-{name}" if name.partition("/")[0] in SIZES else Path(name_of(name)).stem
+    path.parent.mkdir(parents=True, exist_ok=True)
+    architecture(config, named).write(path)
 
 
 def _sentence(config: "ModelConfig") -> str:

@@ -16,7 +16,7 @@ def command(name: str, settings: tuple[str, ...]) -> None:
         vitral show digits > mine.toml
         vitral train mine.toml
     """
-    from vitral.recipes import RECIPES, find_recipe, has_pictures
+    from vitral.recipes import RECIPES, find_recipe, has_pictures, needs
     from vitral.run import Run
 
     changes = settings_of(settings)
@@ -28,4 +28,6 @@ def command(name: str, settings: tuple[str, ...]) -> None:
         recipe = choose(name, changes).recipe
     else:
         recipe = with_settings(find_recipe(name), changes)
+    if names := needs(recipe):
+        click.echo(f"# Needs: vitral fetch {' '.join(names)}\n")
     click.echo(recipe.to_toml(), nl=False)

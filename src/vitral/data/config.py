@@ -111,7 +111,8 @@ class Data(Settings):
         default="ask", description="a folder, a CSV or JSONL file, a zip or tar, or a named set (vitral fetch)"
     )
     directory: str = Field(
-        default="auto", description="where named sets and packs are; auto: VITRAL_DATA, or the user's cache"
+        default="auto",
+        description="where named sets and packs are, torchvision's too; auto: VITRAL_DATA, or the user's cache",
     )
     validation: Share | Literal["auto"] = Field(
         default="auto", description="share of train held out; auto: 0.1 where there is none, 0 for official sets"

@@ -1,4 +1,4 @@
-"""Fetching the files of a named set: what is missing, checked, and there whole or not at all.
+"""Fetching the files of a named set, or of named weights: what is missing, checked, and there whole or not at all.
 
 A download grows as NAME.part beside its final name. If it breaks off, however it breaks off, the next try goes on from
 there; NAME.part.version remembers which version the server said it was, so that two versions are never joined.
@@ -11,10 +11,11 @@ import shutil
 import ssl
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.message import Message
+from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import IO, NoReturn
@@ -57,21 +58,31 @@ def _ignore(*_: object) -> None:
 def fetch(
     dataset: NamedSet, directory: Path, *, progress: Progress = _ignore, tell: Tell = _ignore
 ) -> tuple[Fetched, ...]:
-    """Download a set into the data directory. Returns the files that were fetched: none if it is there already.
-
-    Of two processes that ask for the same set, one fetches and the other waits.
-    """
+    """Download a set into the data directory. Returns the files that were fetched: none if it is there already."""
     if locate(dataset, directory):
         return ()
     if not dataset.files:
         raise not_here(dataset, directory)
+    missing = partial(missing_files, dataset, directory)
+    return fetch_files(dataset.name, missing, directory, progress=progress, tell=tell)
+
+
+def fetch_files(
+    name: str,
+    missing: Callable[[], Sequence[RemoteFile]],
+    directory: Path,
+    *,
+    progress: Progress = _ignore,
+    tell: Tell = _ignore,
+) -> tuple[Fetched, ...]:
+    """Download the files of a name. Of two processes that ask for the same, one fetches and the other waits."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        with _alone(directory / f".{dataset.name}.lock", tell):
-            missing = missing_files(dataset, directory)  # looked up here, because we may have waited for another
-            return tuple(_fetch_file(dataset, file, directory, progress, tell) for file in missing)
+        with _alone(directory / f".{name}.lock", tell):
+            # What is missing is looked up here, because we may have waited for another.
+            return tuple(_fetch_file(name, file, directory, progress, tell) for file in missing())
     except OSError as error:
-        raise _disk_error(dataset, directory, error) from None
+        raise _disk_error(name, directory, error) from None
 
 
 @contextmanager
@@ -80,7 +91,7 @@ def _alone(path: Path, tell: Tell) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        tell("Another process is fetching this set; waiting for it.")
+        tell("Another process is fetching it; waiting for that.")
         lock.acquire()
     try:
         yield
@@ -88,14 +99,14 @@ def _alone(path: Path, tell: Tell) -> Iterator[None]:
         lock.release()
 
 
-def _fetch_file(dataset: NamedSet, file: RemoteFile, directory: Path, progress: Progress, tell: Tell) -> Fetched:
+def _fetch_file(name: str, file: RemoteFile, directory: Path, progress: Progress, tell: Tell) -> Fetched:
     target = directory / file.path
     target.parent.mkdir(parents=True, exist_ok=True)
     if file.members and target.is_file():  # put there by hand, or we were stopped while its files were taken out
-        sha256 = _check_sha256(file, target, "Delete it, so that it can be fetched.")
+        sha256 = check_sha256(file, target, "Delete it, so that it can be fetched.")
     else:
         part = target.with_name(f"{target.name}.part")
-        sha256 = _whole(dataset, file, part, progress, tell)
+        sha256 = _whole(name, file, part, progress, tell)
         _settle(part, target)
         _version_path(part).unlink(missing_ok=True)
     if file.members:
@@ -104,11 +115,11 @@ def _fetch_file(dataset: NamedSet, file: RemoteFile, directory: Path, progress: 
     return Fetched(file, sha256)
 
 
-def _whole(dataset: NamedSet, file: RemoteFile, part: Path, progress: Progress, tell: Tell) -> str:
+def _whole(name: str, file: RemoteFile, part: Path, progress: Progress, tell: Tell) -> str:
     """Download all bytes into the part and return their digest; if it is not the published one, delete the part."""
-    _download(dataset, file, part, progress, tell)
+    _download(name, file, part, progress, tell)
     try:
-        return _check_sha256(
+        return check_sha256(
             file, part, "It was thrown away. Try once more; if it stays so, the file there has changed."
         )
     except DataError:
@@ -116,20 +127,33 @@ def _whole(dataset: NamedSet, file: RemoteFile, part: Path, progress: Progress, 
         raise
 
 
-def _download(dataset: NamedSet, file: RemoteFile, part: Path, progress: Progress, tell: Tell) -> None:
+def _download(name: str, file: RemoteFile, part: Path, progress: Progress, tell: Tell) -> None:
     """Download until all bytes are here; patient as long as it gets further."""
     furthest, tries = _size(part), 0
-    while _size(part) != file.size:
+    while not file.size or _size(part) != file.size:
         try:
-            _continue(file, part, progress)
+            if file.size:
+                _continue(file, part, progress)
+            else:
+                file = replace(file, size=_offered_size(file))
         except _Broken as broken:
             if _size(part) > furthest:
                 furthest, tries = _size(part), 0
             if tries == len(WAITS):
-                raise _gave_up(dataset, file, part, broken) from None
-            tell(f"{broken} {_size(part):,} of {file.size:,} bytes are here; next try in {WAITS[tries]:g} s.")
+                raise _gave_up(name, file, part, broken) from None
+            here = f" {_size(part):,} of {file.size:,} bytes are here;" if file.size else ""
+            tell(f"{broken}{here} next try in {WAITS[tries]:g} s.")
             sleep(WAITS[tries])
             tries += 1
+
+
+def _offered_size(file: RemoteFile) -> int:
+    """How long the server says that a file is, where nobody has published it."""
+    with _open_url(file, {}) as response:
+        offered = response.headers.get("Content-Length") or ""
+    if not offered.isdigit() or int(offered) == 0:
+        raise DataError(f"{file.url} does not say how long it is, and nobody has published it: it was not fetched.")
+    return int(offered)
 
 
 def _continue(file: RemoteFile, part: Path, progress: Progress) -> None:
@@ -269,7 +293,7 @@ def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-def _check_sha256(file: RemoteFile, path: Path, otherwise: str) -> str:
+def check_sha256(file: RemoteFile, path: Path, otherwise: str) -> str:
     """The sha256 of a file; if one is published and it is another, a `DataError` that ends with `otherwise`."""
     sha256 = sha256_of(path)
     if file.sha256 and sha256 != file.sha256:
@@ -330,18 +354,16 @@ def _refusal(file: RemoteFile, error: HTTPError) -> str:
     return f"{_host(file)} refuses {file.url} ({error.code} {error.reason}). Try later."
 
 
-def _gave_up(dataset: NamedSet, file: RemoteFile, part: Path, broken: _Broken) -> DataError:
+def _gave_up(name: str, file: RemoteFile, part: Path, broken: _Broken) -> DataError:
     progress = f" {_size(part):,} of {file.size:,} bytes are kept." if _size(part) else ""
-    return DataError(
-        f"{dataset.name} could not be fetched. {broken}{progress} Run `vitral fetch {dataset.name}` again to go on."
-    )
+    return DataError(f"{name} could not be fetched. {broken}{progress} Run `vitral fetch {name}` again to go on.")
 
 
-def _disk_error(dataset: NamedSet, directory: Path, error: OSError) -> DataError:
+def _disk_error(name: str, directory: Path, error: OSError) -> DataError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DataError(
-            f"The disk is full: {dataset.name} did not fit into {directory}. Make room, and "
-            f"`vitral fetch {dataset.name}` goes on where it stopped; or choose another place with VITRAL_DATA."
+            f"The disk is full: {name} did not fit into {directory}. Make room, and "
+            f"`vitral fetch {name}` goes on where it stopped; or choose another place with VITRAL_DATA."
         )
     return DataError(
         f"{error.filename or directory} cannot be written ({error.strerror or error}). "

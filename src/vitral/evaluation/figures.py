@@ -66,11 +66,13 @@ def curves(
     title = "" if to else "Learning curves"
     where = to or evaluation.folder / "curves.png"
     subtitle = "" if to else how_to_read_curves(evaluation.run)
-    rows = max(len(_splits(epochs, name)) + len(_reported(evaluation.run, name)) for name in panels)  # of the legend
-    height = 4.3 + 0.2 * max(0, rows - 2)
+    # As many rows in both legends, so that the panels are as high as each other, in the report too.
+    rows = max(_rows(epochs, name, evaluation.run) for name in ("loss", "accuracy"))
+    height = 4.3 + 0.2 * max(0, rows - 4)
     with figure(where, 4.6 * len(panels), height, title, subtitle, dark=dark) as canvas:
         for axes, name in zip(canvas.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            _panel(axes, epochs, name, evaluation, theme(dark))
+            _panel(axes, epochs, name, evaluation.run, theme(dark))
+            _legend(axes, rows)
 
 
 def how_to_read_curves(run: Run) -> str:
@@ -80,7 +82,7 @@ def how_to_read_curves(run: Run) -> str:
     sentences = [
         _worse_in_training(run.recipe),
         "The test curve chose nothing: neither the weights nor when to stop." if has_test else "",
-        f"Small rings: what {caption(reported.who)} reports." if reported != Reported() else "",
+        f"Hollow marks: what {caption(reported.who)} reports." if reported != Reported() else "",
     ]
     return " ".join(filter(None, sentences))
 
@@ -110,10 +112,31 @@ def _value(name: Panel, value: float) -> str:
     return f"{value:.1%}" if name == "accuracy" else f"{value:.3f}"
 
 
-def _panel(axes: "Axes", epochs: list[dict[str, Any]], name: Panel, evaluation: "Evaluation", colours: Theme) -> None:
+def _best(epochs: list[dict[str, Any]]) -> int | None:
+    """The epoch of the least validation loss, where there are several."""
+    if "validation_loss" not in epochs[0] or len(epochs) == 1:
+        return None
+    return int(min(epochs, key=lambda line: line["validation_loss"])["epoch"])
+
+
+def _simple(run: Run, name: Panel) -> tuple[str, float] | None:
+    """A simple method to compare with, and its accuracy in validation."""
+    simple = run.baseline
+    if name == "loss" or simple is None or simple.validation_accuracy is None:
+        return None
+    return simple.method.split(" on ")[0], simple.validation_accuracy
+
+
+def _rows(epochs: list[dict[str, Any]], name: Panel, run: Run) -> int:
+    """Rows of a panel's legend."""
+    others = (_best(epochs), _simple(run, name))
+    return len(_splits(epochs, name)) + len(_reported(run, name)) + sum(one is not None for one in others)
+
+
+def _panel(axes: "Axes", epochs: list[dict[str, Any]], name: Panel, run: Run, colours: Theme) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    x, reported = [line["epoch"] for line in epochs], _reported(evaluation.run, name)
+    x, reported = [line["epoch"] for line in epochs], _reported(run, name)
     style: Any = {"train": (colours.orange, "--"), "validation": (colours.blue, "-"), "test": (colours.green, "-.")}
     for split in _splits(epochs, name):
         points = {line["epoch"]: line[key] for line in epochs if (key := f"{split}_{name}") in line}
@@ -122,18 +145,17 @@ def _panel(axes: "Axes", epochs: list[dict[str, Any]], name: Panel, evaluation: 
         label = f"{split}, at the end {last}"
         axes.plot([*points], [*points.values()], dashes, color=colour, marker=marker, label=label, zorder=3)
     for split, pairs in reported.items():
-        (epoch, value), who = pairs[-1], caption(evaluation.run.recipe.reported.who, 28)
-        rings: Any = {"marker": "o" if split == "test" else "s", "markersize": 4, "markerfacecolor": colours.ground}
+        (epoch, value), who = pairs[-1], caption(run.recipe.reported.who, 28)
+        shape: Any = {"marker": "o" if split == "test" else "s", "markersize": 4, "markerfacecolor": colours.ground}
         label = f"{who}, {split} {_value(name, value)} at epoch {epoch}"
-        axes.plot(*zip(*pairs, strict=True), ":", color=colours.purple, linewidth=1, label=label, zorder=4, **rings)
-    if "validation_loss" in epochs[0] and len(x) > 1:
-        best = min(epochs, key=lambda line: line["validation_loss"])["epoch"]
+        thin: Any = {"color": colours.purple, "linewidth": 1, "clip_on": False, "zorder": 4}
+        axes.plot(*zip(*pairs, strict=True), ":", label=label, **shape, **thin)
+    if best := _best(epochs):
         label = f"least validation loss: epoch {best} of {x[-1]}"
         axes.axvline(best, color=colours.grey, linewidth=1, alpha=0.7, label=label)
-    simple = evaluation.run.baseline
-    if name == "accuracy" and simple and simple.validation_accuracy is not None:
-        label = f"{simple.method.split(' on ')[0]}, validation {simple.validation_accuracy:.1%}"
-        axes.axhline(simple.validation_accuracy, color=colours.ink, linewidth=1.5, linestyle=":", label=label)
+    if simple := _simple(run, name):
+        label = f"{simple[0]}, validation {simple[1]:.1%}"
+        axes.axhline(simple[1], color=colours.ink, linewidth=1.5, linestyle=":", label=label)
     axes.set(title=name.capitalize(), xlabel="epoch")
     axes.grid(axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -145,8 +167,16 @@ def _panel(axes: "Axes", epochs: list[dict[str, Any]], name: Panel, evaluation: 
         axes.set_ylim(top=1.01)
     else:
         axes.set_ylim(0, 1.04 * axes.dataLim.ymax)
-    # Below the axes, where no line passes.
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(-0.02, -0.2), borderaxespad=0, fontsize=9)
+
+
+def _legend(axes: "Axes", rows: int) -> None:
+    """A legend of so many rows below the axes, where no line passes."""
+    from matplotlib.lines import Line2D
+
+    handles, _ = axes.get_legend_handles_labels()
+    empty = Line2D([], [], linestyle="none", label=" ")
+    below: Any = {"loc": "upper left", "bbox_to_anchor": (-0.02, -0.2), "borderaxespad": 0}
+    axes.legend(handles=[*handles, *[empty] * (rows - len(handles))], frameon=False, fontsize=9, **below)
 
 
 def classes(evaluation: "Evaluation") -> None:

@@ -146,6 +146,7 @@ def _tile(report: Report, number: int, with_caption: bool = True) -> Tile:
     if not report.checks[number].error:
         decoded = decode(index.storage.read(number), at_least=(2 * TILE, 2 * TILE))
         image = decoded if not isinstance(decoded, np.ndarray) else as_picture(decoded.transpose(2, 0, 1))
+        image.thumbnail((2 * TILE, 2 * TILE))  # now, else all that are on a sheet would be in memory at full size
     if not with_caption:
         return Tile(image)
     return Tile(image, index.samples[number], f"{split}, {index.class_names[index.labels[number]]}")

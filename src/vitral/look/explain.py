@@ -32,6 +32,7 @@ TOP = 5  # answers in an explanation
 # What each method shows, as it stands in a figure.
 MEANINGS = {
     "attention": "what the answer took from each patch in the last block",
+    "mean-attention": "what the answer took from each patch, as the mean of all blocks and heads",
     "rollout": "attention followed from the answer back through all blocks",
     "class-attention": "attention through all blocks, as far as it spoke for the answer",
 }
@@ -98,8 +99,9 @@ class Explainer:
         if self.method not in METHODS:
             raise RecipeError(unknown(self.method, list(METHODS), "method"))
         if self.method not in inspected.methods:
+            others = ", ".join(inspected.methods)
             raise RecipeError(
-                f"{inspected.name} has no classes for {self.method} to speak for. These need none: attention, rollout."
+                f"{inspected.name} has no classes for {self.method} to speak for. These need none: {others}."
             )
         self.blocks = blocks_of(inspected.model, blocks)
 
@@ -115,11 +117,12 @@ class Explainer:
         random = Weights(with_random_weights(inspected.model), inspected.preprocess, inspected.class_names)
         return InspectedModel(inspected.name, random)
 
-    def each(self, pictures: Iterable[Path]) -> Iterator[Explanation | DataError]:
-        """The explanation of each picture in turn; for a picture that cannot be read, the error that says why."""
-        for picture in pictures:
+    def each(self, pictures: Iterable[tuple[Picture, str]]) -> Iterator[Explanation | DataError]:
+        """The explanation of each picture, which has a name, in turn; for one that cannot be read, the error that says
+        why."""
+        for picture, name in pictures:
             try:
-                yield self.explain(picture)
+                yield self.explain(picture, name)
             except DataError as error:
                 yield error
 

@@ -104,7 +104,8 @@ class InspectedModel:
             f"The attention of one picture has {size // 2**20:,} MB here ({self.tokens:,} tokens), too much for a "
             "page. The prediction and the maps of the whole model are there."
         )
-        methods = [name for name in self.methods if name != "attention"]  # which the page has block by block
+        # Attention itself the page has block by block.
+        methods = [name for name in self.methods if name not in ("attention", "mean-attention")]
         images = torch.empty(0, config.channels, *self.preprocess.image_size)
         fixed = "With relative positions no patch can be left out: distances are counted in patches."
         return {

@@ -1,4 +1,4 @@
-"""The figures of a model itself: filters of its first layer, positions, how far its heads look."""
+"""The figures of a model itself: how it takes in a picture, its first filters, positions, how far its heads look."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 
 from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError
-from vitral.look.plots import draw_colours, draw_depth, draw_distances, draw_filters, draw_positions
+from vitral.look.maps import eval_mode, layout_of
+from vitral.look.plots import (
+    draw_colours,
+    draw_depth,
+    draw_distances,
+    draw_filters,
+    draw_patches,
+    draw_positions,
+    draw_resampling,
+)
 from vitral.look.readings import (
     Colours,
     attention_distance,
@@ -17,6 +26,7 @@ from vitral.look.readings import (
     first_filters,
     patch_features,
     position_similarity,
+    resampled_positions,
     tokens_through_depth,
 )
 from vitral.model.vit import ViT
@@ -35,6 +45,9 @@ def draw_model(
     try:
         similarity = position_similarity(model)
         draw_positions(_add_path(folder, "positions", paths), similarity)
+        down, across = model.config.grid
+        grids = [(down, across), (2 * down, 2 * across), (down, 2 * across)]  # as it is, larger, of another shape
+        draw_resampling(_add_path(folder, "resampling", paths), [resampled_positions(model, grid) for grid in grids])
     except RecipeError as error:
         notes.append(str(error))
     if not pictures:
@@ -42,6 +55,9 @@ def draw_model(
         return paths, notes
     pixels = np.stack(pictures)
     images = preprocess.normalise(torch.from_numpy(pixels)).to(next(model.parameters()))
+    with eval_mode(model):
+        tokens = model.embed(images[:1])[0].float().cpu()
+    draw_patches(_add_path(folder, "patches", paths), pixels[0], layout_of(model, images), tokens)
     draw_distances(_add_path(folder, "distances", paths), attention_distance(model, images).cpu())
     draw_depth(_add_path(folder, "depth", paths), tokens_through_depth(model, images))
     # Each picture by itself: a component that parts subject and ground in one may part two pictures from each other.

@@ -47,6 +47,24 @@ def answer_by_head(model: ViT, images: Tensor, blocks: Some = -1) -> Tensor:  # 
     return torch.einsum("bkhqij,q->bkhij", maps.over_patches().float(), weights)
 
 
+def mean_attention(model: ViT, images: Tensor) -> Tensor:  # → (B, down, across)
+    """The attention of the answer to each patch, as the mean of all blocks and all their heads.
+
+    >>> from vitral.model.config import ViTConfig
+    >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
+    >>> mean_attention(model, torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 2, 2])
+    """
+    weights = readout_weights(model, layout_of(model, images)).to(images.device)
+    asks = weights.nonzero()[:, 0]
+    # One block's maps are in memory at a time: where the patches are read out, those are T × T for each head.
+    rows = [
+        torch.einsum("bhqt,q->bt", shares.float(), weights[asks]) / shares.shape[1]
+        for _, shares in each_block(model, images, queries="answer")
+    ]
+    return _over_patches(model, images, torch.stack(rows).mean(dim=0)[:, None])
+
+
 def rollout(model: ViT, images: Tensor, *, fuse: Fuse = "mean", discard: float = 0.0) -> Tensor:  # → (B, down, across)
     """Attention followed from the answer down to the patches (Abnar and Zuidema 2020, arXiv:2005.00928).
 
@@ -175,6 +193,7 @@ FOR_A_CLASS = "class-attention"  # the one method that needs classes
 # What `--method` names.
 METHODS: Mapping[str, Callable[[ViT, Tensor], Tensor]] = {
     "attention": class_token_map,
+    "mean-attention": mean_attention,
     "rollout": rollout,
     FOR_A_CLASS: class_attention,
 }

@@ -11,6 +11,7 @@ from vitral.recipe import Recipe
 from vitral.recipes.ants_bees_finetune import ants_bees_finetune
 from vitral.recipes.bourke_food import bourke_food
 from vitral.recipes.cifar10 import cifar10
+from vitral.recipes.cifar10_deit import cifar10_deit
 from vitral.recipes.cifar10_distilled import cifar10_distilled
 from vitral.recipes.cifar10_finetune import cifar10_finetune
 from vitral.recipes.digits import digits
@@ -33,6 +34,7 @@ RECIPES: Mapping[str, Recipe] = {
     "digits": digits,
     "mnist": mnist,
     "cifar10": cifar10,
+    "cifar10-deit": cifar10_deit,
     "cifar10-distilled": cifar10_distilled,
     "cifar10-finetune": cifar10_finetune,
     "food-features": food_features,
@@ -51,7 +53,7 @@ RECIPES: Mapping[str, Recipe] = {
     **PAPER,
 }
 
-__all__ = ["RECIPES", "about", "digits", "find_recipe", "has_pictures"]
+__all__ = ["RECIPES", "about", "digits", "find_recipe", "has_pictures", "needs"]
 
 
 def about(name: str) -> str:
@@ -63,6 +65,20 @@ def about(name: str) -> str:
     if name in ABOUT:
         return ABOUT[name]
     return (sys.modules[f"{__name__}.{name.replace('-', '_')}"].__doc__ or "").split("     ")[0]
+
+
+def needs(recipe: Recipe) -> tuple[str, ...]:
+    """The sets and weights of a recipe that `vitral fetch` can bring.
+
+    >>> needs(RECIPES["cifar10-deit"]), needs(RECIPES["digits"])
+    (('cifar10', 'cifar10_resnet56'), ())
+    """
+    from vitral.data.sources.named import NAMED
+    from vitral.weights.catalogue import NAMED_WEIGHTS
+
+    can_be_fetched = {name for name, one in NAMED.items() if one.files} | NAMED_WEIGHTS.keys()
+    names = (recipe.data.source, recipe.init.weights, recipe.teacher.source)
+    return tuple(name for name in names if name in can_be_fetched)
 
 
 def find_recipe(name: str) -> Recipe:

@@ -1,6 +1,8 @@
 """What the recipes share that start from ViT-Ti/16: its model, and the pictures as it saw them.
 
-The weights `vit_tiny_patch16_224` (augreg, ImageNet-21k and then ImageNet) are 22 MB: `vitral ls weights` tells where.
+They need the weights `vit_tiny_patch16_224` (augreg, ImageNet-21k and then ImageNet; 23 MB): `vitral fetch
+vit_tiny_patch16_224`, or init.weights=hf:timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k. Their scores were measured
+with a copy of those in float16, which was not compared with timm's file.
 """
 
 from vitral.data.config import Augment, Data, Scale

@@ -26,6 +26,7 @@ MOST_LOOKING = 0.8  # of the budget, where frozen layers have looked at the pict
 SURE_AFTER = 2.0  # seconds of a work, before which it is too early to say how long it will take
 LEAST_STEPS = 50  # with fewer a new model knows less than simple methods: docs/decisions/0009-the-quick-recipes.md
 BASELINE = 0.1  # of the budget, at most, for simple methods to compare with
+SPARE = 1.5  # times what is forecast: a budget that is proposed must hold where the machine is busier by then
 PROPOSALS = ("30s", "60s", "2m", "3m", "5m", "10m", "15m", "20m", "30m", "1h", "2h", "5h", "10h", "24h")
 
 
@@ -118,12 +119,13 @@ class Forecast:
 
 
 def propose(seconds: float) -> str:
-    """The shortest usual budget of so many seconds, or more.
+    """The shortest usual budget that holds these seconds, and some to spare.
 
-    >>> propose(45), propose(150), propose(90_000)
-    ('60s', '3m', '25h')
+    >>> propose(30), propose(150), propose(72_000)
+    ('60s', '5m', '30h')
     """
-    return next((one for one in PROPOSALS if parse_budget(one)[0] >= seconds), f"{math.ceil(seconds / 3600)}h")
+    enough = SPARE * seconds
+    return next((one for one in PROPOSALS if parse_budget(one)[0] >= enough), f"{math.ceil(enough / 3600)}h")
 
 
 def check_steps(budget: str, spent: float, pace: "Pace") -> None:
@@ -144,7 +146,7 @@ def measure_pace(plan: Plan, most: float = 1.0, clock: Callable[[], float] | Non
     """Time steps of a copy of the learner, for about `most` seconds. A step's share of the validation is included."""
     clock = clock or time.perf_counter
     full = _measure_step(plan, most, clock, progress=1.0)
-    alike = plan.learner.patches_seen(0.0) == 1 or full > HOPELESS * most
+    alike = plan.learner.patches_seen(0.0) == 1 or full > most  # which of early ones, too, leaves no time for many
     first = full if alike else _measure_step(plan, most, clock, progress=0.0)
     each = full * _share_of_step(plan, "validation")
     return Pace(plan.learner, first + each, full + each)

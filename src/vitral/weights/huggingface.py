@@ -110,11 +110,12 @@ _ACTS = {"gelu": "gelu", "gelu-tanh": "gelu_pytorch_tanh", "gelu-quick": "quick_
 
 def check_outputs(raw: RawWeights) -> None:
     """Refuse what a class of transformers makes of tensors that we have, and that we would not make of them."""
-    architecture = (raw.config.get("architectures") or [""])[0]
-    stages, last = raw.config.get("out_features"), f"stage{raw.config.get('num_hidden_layers')}"
-    if str(architecture).endswith("Backbone") and (stages != [last] or not raw.config.get("apply_layernorm", True)):
+    classes, stages = _words(raw.config.get("architectures")), _words(raw.config.get("out_features"))
+    last = f"stage{raw.config.get('num_hidden_layers')}"
+    is_backbone = bool(classes) and classes[0].endswith("Backbone")
+    if is_backbone and (stages != [last] or not raw.config.get("apply_layernorm", True)):
         raise WeightsError(
-            f"{raw.where} gives maps of {', '.join(map(str, stages or ()))}, and a ViT here gives those of its last "
+            f"{raw.where} gives maps of {', '.join(stages)}, and a ViT here gives those of its last "
             f"block, after the norm. Load the model that the backbone was made from, or set out_features to {last}."
         )
     names = raw.tensors.keys()
@@ -123,6 +124,11 @@ def check_outputs(raw: RawWeights) -> None:
             f"{raw.where} has no class token, and a pooler, which reads its first patch: no such head is here. "
             "Make it without: add_pooling_layer=False."
         )
+
+
+def _words(value: object) -> list[str]:
+    """A list of words in somebody's config.json; an empty one where there is none."""
+    return [str(one) for one in value] if isinstance(value, list) else []
 
 
 def write_config(config: ViTConfig, kind: str, class_names: Sequence[str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from vitral.model.interface import Model
 from vitral.model.kinds import AnyModelConfig
 from vitral.plugin import Code, is_plugin, load_stored_plugins
 from vitral.settings import FORMAT, Settings, check_format
-from vitral.weights.stored import check_finite, unwrapped
+from vitral.weights.stored import check_finite, check_number, unwrapped
 
 UNTRAINED = "head_untrained"  # in `about`: of a model that learnt without labels
 CODE = "code_sha256"  # in `about`: of the file that the model is in, where that is a user's own
@@ -138,6 +138,7 @@ def read_weights(path: Path, code: Code = ()) -> Weights:
         )
     try:
         with safetensors.safe_open(path, framework="pt") as file:
+            check_number(path, len(file.keys()))
             header = _header(path, file.metadata() or {})
             specs = {name: _describe(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 (not a dict)
         if isinstance(header.model, ViTConfig) and header.model.depth > len(specs):  # each block has several

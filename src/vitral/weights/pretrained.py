@@ -22,7 +22,7 @@ from vitral.model.resnet import is_resnet
 from vitral.model.vit import ViT
 from vitral.plugin import Code
 from vitral.weights import google, huggingface, timm, torchvision
-from vitral.weights.catalogue import KNOWN
+from vitral.weights.catalogue import KNOWN, NAMED_WEIGHTS
 from vitral.weights.describe import ModelFacts, describe, facts_from, facts_of
 from vitral.weights.foreign import foreign
 from vitral.weights.guard import CLOSE, NotComparable, compare
@@ -193,9 +193,15 @@ def raw_weights_of(source: str | Path | nn.Module) -> RawWeights:
         return without_prefix(of_module(source))
     if str(source).startswith("hf:"):
         return replace(raw_weights_of(from_hub(str(source).removeprefix("hf:"))), where=str(source))
-    path = path_of(source, WeightsError)
-    if not path.exists() and (named := data_directory("auto") / "weights" / path).exists():
-        path = named
+    path, directory = path_of(source, WeightsError), data_directory("auto")
+    if not path.exists() and (named := NAMED_WEIGHTS.get(str(source))) and not named.is_here(directory):
+        hub = f" Or name them as they are on the Hub: {named.hub}." if named.hub else ""
+        raise WeightsError(
+            f"The weights {named.name} are not in the data directory {directory}. Fetch them "
+            f"({named.megabytes:.0f} MB): VITRAL_DATA={directory} vitral fetch {named.name}.{hub}"
+        )
+    if not path.exists() and (directory / "weights" / path).exists():
+        path = directory / "weights" / path
     if not path.exists():
         raise WeightsError(f"There is no run and no file of weights {source}. {_suggestion(path)}")
     if path.suffix.lower() in ENDINGS:

@@ -23,6 +23,8 @@ from vitral.errors import WeightsError
 from vitral.files import MOST_JSON, parse_table
 
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".th", ".pickle")
+MOST_TENSORS = 10_000  # the largest ViTs have about a thousand
+MOST_GROWTH = 10  # of an npz: numbers that were learnt hardly get smaller by packing
 FILES = ("model.safetensors", "model.safetensors.index.json", "model.npz")  # in a folder, the first that is there
 
 
@@ -55,9 +57,7 @@ def read_raw_weights(source: Path) -> RawWeights:
         elif path.suffix == ".npz":
             tensors = _npz(path)
         else:
-            with safetensors.safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-            tensors = safetensors.torch.load_file(path)
+            tensors, metadata = _safetensors(path)
     except (safetensors.SafetensorError, OSError) as error:
         raise WeightsError(f"{path} is damaged, or is not a file of weights ({error}).") from None
     beside = {name: _json(path.parent / f"{name}.json") for name in ("config", "preprocessor_config", "about")}
@@ -187,17 +187,32 @@ def _sharded(index: Path) -> dict[str, Tensor]:
     for name in sorted(set(shards.values())):
         if not (index.parent / name).is_file():
             raise WeightsError(f"{index.parent / name} is not there, and {index.name} says that it holds a part.")
-        tensors |= safetensors.torch.load_file(index.parent / name)
+        tensors |= _safetensors(index.parent / name)[0]
     if missing := sorted(shards.keys() - tensors.keys()):
         raise WeightsError(f"{missing[0]} is in none of the files that {index} names.")
     return tensors
 
 
+def _safetensors(path: Path) -> tuple[dict[str, Tensor], Mapping[str, str]]:
+    with safetensors.safe_open(path, framework="pt") as file:
+        check_number(path, len(file.keys()))
+        metadata: Mapping[str, str] = file.metadata() or {}
+    return safetensors.torch.load_file(path), metadata
+
+
+def check_number(path: Path, tensors: int) -> None:
+    """Refuse a file of more tensors than any model has: each takes its time, also where it is empty."""
+    if tensors > MOST_TENSORS:
+        raise WeightsError(f"{path} holds {tensors:,} tensors. No model here has more than {MOST_TENSORS:,}.")
+
+
 def _npz(path: Path) -> dict[str, Tensor]:
     try:
         with zipfile.ZipFile(path) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-        if unpacked > 100 * path.stat().st_size:  # numbers that were learnt hardly get smaller by packing
+            entries = archive.infolist()
+        check_number(path, len(entries))
+        unpacked = sum(entry.file_size for entry in entries)
+        if unpacked > MOST_GROWTH * path.stat().st_size + 2**20:
             raise WeightsError(f"{path} would unpack to {unpacked:,} bytes: no weights do that.")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from vitral.data.config import Data
 from vitral.data.decode import describe
 from vitral.errors import DataError, RecipeError
 from vitral.settings import unknown
+
+if TYPE_CHECKING:
+    from vitral.data.sources.pickled import Published
 
 SPLITS = ("train", "validation", "test")
 
@@ -107,26 +110,30 @@ def open_source(data: Data, unsorted: bool = False) -> Index:
     raise RecipeError(hint if "/" not in source else f"There is no folder or file {source}.")
 
 
-def open_named(name: str, data: Data) -> Index:
-    """A set that has a name: embedded, or in the data directory as its official files, a folder or an archive."""
-    from vitral.data.sources import official
+def open_named(name: str, data: Data, published: "Published | None" = None) -> Index:
+    """A set that has a name: embedded, or in the data directory as its official files, a folder or an archive; or as
+    torchvision keeps it, where it keeps it. `published`: the md5 of its pickles, if not those of the real ones."""
+    from vitral.data.sources import official, pickled
     from vitral.data.sources.digits import digits
-    from vitral.data.sources.named import NAMED, data_directory, locate, not_here
+    from vitral.data.sources.named import NAMED, data_directory, find, not_here
 
-    directory = data_directory(data.directory)
-    location = locate(NAMED[name], directory)
+    location = find(NAMED[name], data.directory)
     if location is None:
         also = f" (The folder {name} that is here is written ./{name}.)" if os.path.isdir(name) else ""
-        raise DataError(f"{not_here(NAMED[name], directory)}{also}")
+        raise DataError(f"{not_here(NAMED[name], data_directory(data.directory))}{also}")
     if location.kind == "folder":
         return open_folder(location.path, data, official=NAMED[name].kind == "official")
     if location.kind == "archive":
         return open_archive(location.path, data)
-    dataset = digits() if location.kind == "embedded" else official.READERS[name](location.path)
+    if location.kind == "pickled":
+        dataset = pickled.read_pickled(name, location.path, published or pickled.PUBLISHED)
+    else:
+        dataset = digits() if location.kind == "embedded" else official.READERS[name](location.path)
     count = len(dataset.labels)
     samples = [f"{number:0{len(str(count))}}" for number in range(count)]
+    classes, notes = dataset.class_names, (location.note,) if location.note else ()
     return index_of(
-        data, Pixels(dataset.images), samples, dataset.class_names, dataset.labels, dataset.splits, official=True
+        data, Pixels(dataset.images), samples, classes, dataset.labels, dataset.splits, notes=notes, official=True
     )
 
 

@@ -22,7 +22,8 @@ from vitral.data.sources.layout import display_name, few, is_hidden
 from vitral.errors import DataError
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
-MOST_GROWTH = 100  # pictures are compressed already: a tar that grows a hundredfold is a bomb
+MOST_GROWTH = 100  # pictures are compressed already: what grows a hundredfold is a bomb
+LEAST_BOMB = 2**26  # bytes: what is smaller may grow, as a white sheet in a BMP does
 
 _OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {"gz": gzip.open, "bz2": bz2.open, "xz": lzma.open}  # type: ignore[dict-item]
 _DAMAGE = (
@@ -46,6 +47,11 @@ class Zip:
         name, member = display_name(self.paths[number]), self.members[self.paths[number]]
         if member.flag_bits & 1:
             raise DataError(f"{name} is encrypted in {self.archive.name}.")
+        if member.file_size > MOST_GROWTH * member.compress_size + LEAST_BOMB:
+            raise DataError(
+                f"{name} would grow from {member.compress_size:,} to {member.file_size:,} bytes, and no picture does "
+                "that: it is not expanded."
+            )
         try:
             with self._file.open(member) as file:  # ZipFile lets threads take turns at its file
                 return _all_of(file, name)

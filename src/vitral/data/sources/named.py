@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Literal
 
 from vitral.data.sources.layout import is_hidden
+from vitral.data.sources.pickled import PUBLISHED
 from vitral.errors import DataError, RecipeError
 from vitral.settings import unknown
 
-# How a set is opened. embedded: it comes with a library; official: read by sources/official.py; archive: a zip or tar
-# of pictures, read where it is; folder: NAME/<split>/<class>/<picture>.
-Kind = Literal["embedded", "official", "archive", "folder"]
+# How a set is opened. embedded: it comes with a library; official: read by sources/official.py; pickled: the same set
+# as torchvision keeps it, read by sources/pickled.py; archive: a zip or tar of pictures, read where it is; folder:
+# NAME/<split>/<class>/<picture>.
+Kind = Literal["embedded", "official", "pickled", "archive", "folder"]
+
+# Where people keep what torchvision fetched for them, beside the data directory and the user's cache.
+PLACES = (".", "data", "datasets", "../data", "../datasets", "~/data", "~/datasets")
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class RemoteFile:
 
     url: str
     path: str  # in the data directory
-    size: int  # bytes
+    size: int  # bytes; 0 where nobody publishes it: then the server's word counts
     sha256: str = ""  # as published; empty where there is none
     members: tuple[str, ...] = ()  # of a tar: what is taken out of it, into the data directory; the tar is not kept
 
@@ -47,6 +52,8 @@ class NamedSet:
     cite: str
     kind: Kind
     files: tuple[RemoteFile, ...] = ()
+    torchvision: str = ""  # the folder in which torchvision keeps it, where it does
+    instead: str = ""  # a set that can be fetched, where this one cannot
 
     @property
     def size(self) -> int:
@@ -59,7 +66,8 @@ class SetLocation:
     """Where a set lies, and how it is opened."""
 
     kind: Kind
-    path: Path  # official, folder: the folder; archive: the file; embedded: the data directory, where nothing is needed
+    path: Path  # archive: the file; embedded: the data directory, where nothing is needed; else the folder
+    note: str = ""  # a sentence, where it is not where `vitral fetch` would put it
 
 
 def _idx_files(name: str, base: str, published: dict[str, tuple[int, str]]) -> tuple[RemoteFile, ...]:
@@ -90,6 +98,7 @@ _SETS = (
         licence="usually stated as CC BY-SA 3.0",
         cite="LeCun, Bottou, Bengio and Haffner, Gradient-based learning applied to document recognition, 1998",
         kind="official",
+        torchvision="MNIST/raw",
         files=_idx_files(
             "mnist",
             "https://storage.googleapis.com/cvdf-datasets/mnist",
@@ -121,6 +130,7 @@ _SETS = (
         licence="MIT",
         cite="Xiao, Rasul and Vollgraf, Fashion-MNIST, arXiv:1708.07747, 2017",
         kind="official",
+        torchvision="FashionMNIST/raw",
         files=_idx_files(
             "fashion-mnist",
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",  # the authors' address; it has no https
@@ -152,6 +162,7 @@ _SETS = (
         licence="no licence stated; research use",
         cite="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, technical report, 2009",
         kind="official",
+        torchvision="cifar-10-batches-py",
         files=(
             RemoteFile(
                 "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
@@ -179,6 +190,7 @@ _SETS = (
         licence="no licence stated; research use",
         cite="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, technical report, 2009",
         kind="official",
+        torchvision="cifar-100-python",
         files=(
             RemoteFile(
                 "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
@@ -241,12 +253,13 @@ _SETS = (
     ),
     NamedSet(
         name="imagenette-mini",
-        what="800 pictures of Imagenette, 224×224; only as a folder",
+        what="800 pictures of Imagenette, 224×224; cannot be fetched",
         pictures=800,
         classes=10,
         licence="as imagenette",
         cite="Howard, Imagenette, https://github.com/fastai/imagenette, 2019",
         kind="folder",
+        instead="imagenette",
     ),
 )
 NAMED = {dataset.name: dataset for dataset in _SETS}
@@ -265,16 +278,31 @@ def data_directory(directory: str = "auto") -> Path:
         return Path(directory).expanduser()
     if place := os.environ.get("VITRAL_DATA"):
         return Path(place).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitral"
+    return _cache() / "vitral"
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+
+
+def find(dataset: NamedSet, directory: str = "auto") -> SetLocation | None:
+    """Where the set lies: in the data directory; and where nobody names one, where torchvision may have put it."""
+    if found := locate(dataset, data_directory(directory)):
+        return found
+    places = (*(Path(place).expanduser() for place in PLACES), _cache()) if directory == "auto" else ()
+    return next((found for place in places if (found := _kept_by_torchvision(dataset, place))), None)
 
 
 def locate(dataset: NamedSet, directory: Path) -> SetLocation | None:
-    """Where the set lies in the data directory, if it is there whole: its official files, a folder, or its archive."""
+    """Where the set lies in one directory, if it is there whole: its official files, torchvision's, a folder, or its
+    archive."""
     if dataset.kind == "embedded":
         return SetLocation("embedded", directory)
     complete = bool(dataset.files) and not missing_files(dataset, directory)
     if complete and dataset.kind == "official":
         return SetLocation("official", (directory / dataset.files[0].leaves[0]).parent)
+    if kept := _kept_by_torchvision(dataset, directory):
+        return kept
     folder = directory / dataset.name
     if folder.is_dir() and any(path.is_dir() and not is_hidden(path.name) for path in folder.iterdir()):
         return SetLocation("folder", folder)
@@ -283,26 +311,39 @@ def locate(dataset: NamedSet, directory: Path) -> SetLocation | None:
     return None
 
 
+def _kept_by_torchvision(dataset: NamedSet, directory: Path) -> SetLocation | None:
+    folder = directory / dataset.torchvision
+    kind: Kind = "pickled" if dataset.name in PUBLISHED else "official"
+    names = PUBLISHED.get(dataset.name) or [Path(file.path).name for file in dataset.files]
+    if not dataset.torchvision or not all(_is_here(folder / name) for name in names):
+        return None
+    return SetLocation(kind, folder, f"{dataset.name} was found in {folder}, as torchvision keeps it.")
+
+
 def missing_files(dataset: NamedSet, directory: Path) -> list[RemoteFile]:
     """Those of its files that are not in the data directory; unpacked idx files count as well."""
     return [file for file in dataset.files if not all(_is_here(directory / leaf) for leaf in file.leaves)]
 
 
 def _is_here(path: Path) -> bool:
-    return path.is_file() or (path.name.endswith("-ubyte.gz") and path.with_suffix("").is_file())
+    # Not path.is_file(): it raises an error where the user may not look.
+    return os.path.isfile(path) or (path.name.endswith("-ubyte.gz") and os.path.isfile(path.with_suffix("")))
 
 
 def not_here(dataset: NamedSet, directory: Path) -> DataError:
-    """The sentence for a set that `locate` does not find."""
+    """The sentence for a set that is not found."""
     if not dataset.files:
+        other = f" Or take all of {dataset.instead}: vitral fetch {dataset.instead}, and data.source={dataset.instead}."
         return DataError(
             f"{dataset.name} is not in the data directory {directory}, and there is no address to fetch it from. "
-            f"Put it there as a folder: {dataset.name}/<split>/<class>/<picture>."
+            f"Put it there as a folder: {dataset.name}/<split>/<class>/<picture>.{other if dataset.instead else ''}"
         )
     leaves = [leaf for file in dataset.files for leaf in file.leaves]
     lacking = [leaf for leaf in leaves if not _is_here(directory / leaf)]
     some = f"complete ({', '.join(lacking)} missing)" if len(lacking) < len(leaves) else "here"
+    kept = f" (torchvision's {dataset.torchvision} will do)" if dataset.torchvision else ""
     return DataError(
         f"{dataset.name} is not {some} in the data directory {directory}. Fetch it ({dataset.size / 1e6:.0f} MB): "
-        f"VITRAL_DATA={directory} vitral fetch {dataset.name}. Or say where it is: data.directory=… or VITRAL_DATA."
+        f"VITRAL_DATA={directory} vitral fetch {dataset.name}. "
+        f"Or say where it is{kept}: data.directory=… or VITRAL_DATA."
     )

@@ -1,4 +1,4 @@
-"""The files of well-known sets, as their authors publish them: bytes in, pixels and labels out. No pickle anywhere."""
+"""The files of well-known sets, as their authors publish them: bytes in, pixels and labels out."""
 
 import gzip
 import math
@@ -100,7 +100,7 @@ def _idx_set(folder: Path, class_names: tuple[str, ...]) -> Official:
         class_names,
         np.concatenate([train, test]),
         np.concatenate([train_labels, test_labels]).astype(np.int64),
-        _splits(len(train), len(test)),
+        splits_of(len(train), len(test)),
     )
 
 
@@ -113,7 +113,7 @@ def _idx_half(folder: Path, half: str, classes: int) -> tuple[NDArray[np.uint8],
             raise _damaged(path, f"its shape is {array.shape}, and {dimensions} dimensions above 0 were expected")
     if len(images) != len(labels):
         raise _damaged(labels_path, f"it has {len(labels):,} labels for {len(images):,} pictures")
-    _check_labels(labels_path, labels, classes)
+    check_labels(labels_path, labels, classes)
     return images, labels
 
 
@@ -149,8 +149,8 @@ def _cifar(names: tuple[str, ...], train: list[Path], test: Path, label_bytes: i
             labels[here] = block[:, label_bytes - 1]
             images[here] = block[:, label_bytes:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
             at += len(block)
-        _check_labels(path, labels[at - count : at], len(names))
-    return Official(names, images, labels, _splits(sum(counts[:-1]), counts[-1]))
+        check_labels(path, labels[at - count : at], len(names))
+    return Official(names, images, labels, splits_of(sum(counts[:-1]), counts[-1]))
 
 
 def _records(path: Path, record: int) -> int:
@@ -190,12 +190,14 @@ def _class_names(path: Path, expected: int) -> tuple[str, ...]:
     return names
 
 
-def _check_labels(path: Path, labels: NDArray[np.uint8] | NDArray[np.int64], classes: int) -> None:
-    if labels.max() >= classes:
-        raise _damaged(path, f"it has the label {labels.max()}, and the classes are 0 to {classes - 1}")
+def check_labels(path: Path, labels: NDArray[np.uint8] | NDArray[np.int64], classes: int) -> None:
+    """Every label is the number of a class, or the file is damaged."""
+    if labels.max() >= classes or labels.min() < 0:
+        wrong = labels.min() if labels.min() < 0 else labels.max()
+        raise _damaged(path, f"it has the label {wrong}, and the classes are 0 to {classes - 1}")
 
 
-def _splits(train: int, test: int) -> NDArray[np.str_]:
+def splits_of(train: int, test: int) -> NDArray[np.str_]:
     """Wide enough for the longest word of all, so that some of train can become "validation"."""
     return np.repeat(np.array(["train", "test"], dtype="U10"), [train, test])
 

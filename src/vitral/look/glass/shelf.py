@@ -103,16 +103,21 @@ def _photos(source: str | Path, preprocess: Preprocess) -> list[ShelfPicture]:
 
 
 def _some_of(index: Index, preprocess: Preprocess) -> list[ShelfPicture]:
-    """Test pictures (validation, training, where there are none), of as many classes as possible."""
+    """Some test pictures, of as many classes as possible."""
+    pictures = [_picture(index, number, preprocess) for number in spread_numbers(index, EXAMPLES)]
+    return [picture for picture in pictures if picture]
+
+
+def spread_numbers(index: Index, count: int) -> list[int]:
+    """The numbers of so many test pictures (validation, training, where there are none), of as many classes as
+    possible; fewer where there are fewer."""
     numbers = next((index.of(split) for split in ("test", "validation", "train") if len(index.of(split))), None)
     if numbers is None:
         return []
     _, first = np.unique(index.labels[numbers], return_index=True)
     rest = np.setdiff1d(np.arange(len(numbers)), first)
-    spread = first[np.unique(np.linspace(0, len(first) - 1, min(EXAMPLES, len(first))).astype(int))]
-    places = [*spread, *rest[: EXAMPLES - len(spread)]]
-    pictures = [_picture(index, int(numbers[place]), preprocess) for place in places]
-    return [picture for picture in pictures if picture]
+    spread = first[np.unique(np.linspace(0, len(first) - 1, min(count, len(first))).astype(int))]
+    return [int(numbers[place]) for place in [*spread, *rest[: count - len(spread)]]]
 
 
 def _picture(index: Index, number: int, preprocess: Preprocess) -> ShelfPicture | None:

@@ -54,10 +54,12 @@ def _tensors_in(content: Any, path: Path) -> tuple[Tensors, str]:
     while isinstance(content, Mapping):
         tensors = {str(name): one for name, one in content.items() if isinstance(one, Tensor)}
         tables = {name: one for name, one in content.items() if isinstance(one, Mapping) and one}
-        if tensors and len(tensors) >= len(tables):
+        table = next((name for name in TABLES if name in tables), None)
+        # A few numbers may lie beside the table: a score, a rate.
+        beside = table is not None and len(tables[table]) > len(tensors)
+        if tensors and len(tensors) >= len(tables) and not beside:
             dense = {name: one.detach().clone().contiguous() for name, one in tensors.items() if not one.is_sparse}
             return dense, ".".join(inside) or "the top"
-        table = next((name for name in TABLES if name in tables), None)
         if table is None and len(tables) == 1:
             table = next(iter(tables))
         if table is None:
