@@ -65,7 +65,7 @@ def test_a_notebook_that_is_in_no_checkout_says_what_to_fill_in(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     cell = compile(make.INSTALL.replace("%pip", "...  #"), "the first cell", "exec")
-    with pytest.raises(SystemExit, match="in no checkout of Vitral: fill in above where Vitral is"):
+    with pytest.raises(SystemExit, match="in no checkout of Vitral: fill in where Vitral is"):
         exec(cell, {})
 
 
