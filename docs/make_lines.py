@@ -1,6 +1,6 @@
 """Writes the line numbers of the pages' links into the code.     make reference
 
-A link such as [`Block.forward`](../src/vitral/model/vit.py#L99) names what it leads to. The number behind it is looked
+A link such as [`Block.forward`](../src/vitral/model/vit.py#L99) vit.py:99 names what it leads to. The numbers are looked
 up here, in the file as it is; a test compares.
 """
 
@@ -10,17 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 DOCS = Path(__file__).parent
-LINK = re.compile(r"(?P<head>\[`(?P<name>[\w.]+)`\]\((?P<path>\.\./src/[^)#]+\.py)#L)\d+\)")
+LINK = re.compile(r"\[`(?P<name>[\w.]+)`\]\((?P<path>\.\./src/[^)#]+\.py)#L\d+\)( \w+\.py:\d+)?")
 
 
 def with_lines(page: str) -> str:
     """The page with the numbers as they are now. A name that its file has not is an error: something was moved."""
 
     def link(found: re.Match[str]) -> str:
-        lines = dict(_names(ast.parse((DOCS / found["path"]).read_text())))
-        if found["name"] not in lines:
-            raise ValueError(f"{found['path']} has no {found['name']}.")
-        return f"{found['head']}{lines[found['name']]})"
+        name, path = found["name"], found["path"]
+        lines = dict(_names(ast.parse((DOCS / path).read_text())))
+        if name not in lines:
+            raise ValueError(f"{path} has no {name}.")
+        return f"[`{name}`]({path}#L{lines[name]}) {Path(path).name}:{lines[name]}"
 
     return LINK.sub(link, page)
 
