@@ -252,7 +252,12 @@ def test_the_reference_is_what_is_made_of_the_code_and_has_all_of_it() -> None:
 
 
 # Settings that came after format 1: not written where they are the default.
-UNWRITTEN = {"train.objective": "classification", "data.augment.own": "none", "train.restarts": []}
+UNWRITTEN = {
+    "train.objective": "classification",
+    "train.restarts": [],
+    "train.test_curve": False,
+    "data.augment.own": "none",
+}
 
 
 def test_the_schemas_settings_and_defaults_are_those_of_a_recipe() -> None:

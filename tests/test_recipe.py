@@ -183,7 +183,7 @@ def test_every_setting_of_the_schema_page_exists_and_every_setting_is_there() ->
     page = (Path(__file__).parents[1] / "docs" / "schema.md").read_text()
     model = page[page.index("### model") : page.index("### preprocess")]
     told = {f"model.{name}" for name in re.findall(r"^\| `(\w+)` \| (?:int|str|part)", model, re.M)}
-    rows = re.findall(r"^\| (`(?:data|init|teacher|train)\.[^|]+) \|", page, re.M)
+    rows = re.findall(r"^\| (`(?:data|init|teacher|train|reported)\.[^|]+) \|", page, re.M)
     told |= {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
     # The settings of a part stand in the row of the part.
     depth = {

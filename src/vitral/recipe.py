@@ -129,8 +129,9 @@ class Recipe(Settings):
     teacher: Teacher = Teacher()
     train: Train = Train()
     reported: Reported = Field(
-        default=Reported(), exclude_if=lambda reported: reported == Reported()
-    )  # it came after format 1
+        default=Reported(),
+        exclude_if=lambda reported: reported == Reported(),  # it came after format 1
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -200,7 +200,7 @@ class Run:
     ) -> None:
         """Write what is known before the first step."""
         with self.writing():
-            write_whole(self.folder / RECIPE, recipe.to_toml())
+            self.write_recipe(recipe)
             write_whole(self.folder / SPLIT, as_csv(("sample", "label", "split"), split))
             if unreadable := list(left_out):
                 write_whole(self.folder / LEFT_OUT, as_csv(("sample", "label", "split", "reason"), unreadable))
@@ -225,7 +225,7 @@ class Run:
                 if (self.folder / EVALUATIONS).is_dir():
                     shutil.copytree(self.folder / EVALUATIONS, part / EVALUATIONS)
                 part.rename(aside)
-            write_whole(self.folder / RECIPE, recipe.to_toml())
+            self.write_recipe(recipe)
         return aside
 
     def clear_results(self) -> None:
