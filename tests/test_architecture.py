@@ -50,11 +50,12 @@ CONFIGS: dict[str, ModelConfig] = {
 }
 
 
-def of_recipe(name: str) -> ViTConfig:
+def of_recipe(name: str) -> ModelConfig:
     """The config of a recipe; what the data would say is made up."""
-    config = RECIPES[name].model.write()
+    model = RECIPES[name].model
+    config = model.write()
     missing = {key: 3 for key in ("channels", "classes") if config.get(key) == 0 and config.get("head") != "none"}
-    return ViTConfig.read({**config, **missing}, "model.")
+    return type(model).read({**config, **missing}, "model.")
 
 
 def texts_of(drawing: Drawing) -> list[Text]:

@@ -452,15 +452,16 @@ def _panel(
 def _block_parts(config: ViTConfig, rows: Sequence[ShapeRow]) -> list[Part]:
     count = {name: number // config.depth for name, number in _counts(rows, "blocks.").items()}
     (tokens, D), hidden, head = _tokens(rows), config.mlp_size, config.width // config.heads
-    layers = [Note(f"q, k, v: {D} → 3 × {D}", count["attn.qkv"])]
+    mixed = "attn.proj" in count  # else, as in Pulfer's tutorial, each head sees its slice of a token, and stays alone
+    words = f"q, k, v: {D} → 3 × {D}" if mixed else f"q, k, v of each slice: {head} → 3 × {head}"
+    layers = [Note(words, count["attn.qkv"])]
     if config.attention.qk_norm:
         layers.append(Note("qk_norm: LayerNorm", count["attn.q_norm"] + count["attn.k_norm"]))
     if config.positions.kind == "relative":
         layers.append(Note("relative positions", count["attn.position_bias"]))
     layers.append(Note(f"softmax(q kᵀ / √{head}): {tokens} × {tokens}"))
-    heads = _layers(
-        "Multi-head attention", "blue", layers, Note(f"mixed: {D} → {D}", count["attn.proj"]), config.heads, head
-    )
+    last = Note(f"mixed: {D} → {D}", count["attn.proj"]) if mixed else Note("side by side, not mixed")
+    heads = _layers("Multi-head attention", "blue", layers, last, config.heads, head)
     kind, doubled = config.mlp.kind, "2 × " if config.mlp.kind == "swiglu" else ""
     mlp = _layers(
         "MLP",
