@@ -1,16 +1,19 @@
 """Accuracy against the number of training pictures: 1, 3, 10, 30 and 100 % of CIFAR-10.
 
     python benchmarks/shares.py --out FOLDER [--passes 51200] [--seeds 0] [--threads 1]
+    python benchmarks/shares.py --draw docs/limits/shares.tsv
 
 Three models, each as its recipe trains it: our quick ViT (`cifar10`), a tutorial's ViT (`tutorial-cifar10-b`), and the
 teacher's architecture from nothing (benchmarks/resnet.py, as ResNet-20). Every training sees equally many pictures,
 each time one counts: of all 50,000 each is seen about once, of 500 about a hundred times. So between two points of a
 line only the number of different pictures differs. Shares are taken class by class in an order that is drawn once, so
 that the smaller ones are part of the larger. The 10,000 test pictures are asked about once, by the last weights; they
-choose nothing.
+choose nothing. `learnt` is the share of its own pictures that a model had right in its last full epoch, augmented as
+they were.
 
 Each training leaves its run and a line of results.tsv in FOLDER: what is there is not run again, and what was stopped
-goes on where it was. CIFAR-10 is looked for in VITRAL_DATA or the user's cache (`vitral fetch cifar10`).
+goes on where it was. `--draw` makes the figure and a table of such a file, and trains nothing. CIFAR-10 is looked for
+in VITRAL_DATA or the user's cache (`vitral fetch cifar10`).
 """
 
 import argparse
@@ -27,14 +30,17 @@ import vitral
 from vitral.data.pack import pack
 from vitral.data.sources import Index, Pixels, open_source
 from vitral.data.sources.named import data_directory
+from vitral.evaluation.metrics import share as share_of
 from vitral.inference import load_calibrated, outputs_of_pack
+from vitral.look.figures import figure, theme
 from vitral.recipe import Recipe
 from vitral.recipes import find_recipe
 
 SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
 RESNET = Path(__file__).with_name("resnet.py")
 PASSES = 51_200
-COLUMNS = ("model", "share", "pictures", "seed", "passes", "steps", "right", "of", "loss", "seconds", "threads")
+WORDS = {"quick": "quick ViT", "tutorial": "tutorial's ViT", "resnet": "ResNet-20"}
+COLUMNS = ("model", "share", "pictures", "seed", "passes", "steps", "right", "of", "learnt", "seconds", "threads")
 
 # He et al.'s optimizer, in our quick recipe's training: the same augmentation, schedule and smoothed labels.
 AS_A_RESNET = {
@@ -91,7 +97,8 @@ def trained_and_tested(model: str, index: Index, share: float, seed: int, passes
     weights, _ = load_calibrated(run, RESNET if model == "resnet" else ())
     packed = pack(some, weights.preprocess, data_directory(recipe.data.directory))
     test = packed.of("test")
-    outputs, labels = outputs_of_pack(weights.model, packed, test, weights.preprocess), some.labels[test]
+    answers = outputs_of_pack(weights.model, packed, test, weights.preprocess).predicted
+    learnt = [line["train_accuracy"] for line in run.metrics if line["event"] == "epoch"][-1]
     return {
         "model": model,
         "share": share,
@@ -99,9 +106,9 @@ def trained_and_tested(model: str, index: Index, share: float, seed: int, passes
         "seed": seed,
         "passes": passes,
         "steps": steps,
-        "right": int(np.sum(outputs.predicted == labels)),
+        "right": int(np.sum(answers == some.labels[test])),
         "of": len(test),
-        "loss": f"{outputs.loss(torch.from_numpy(labels)):.4f}",
+        "learnt": f"{learnt:.4f}",
         "seconds": f"{run.record.seconds or 0:.1f}",  # of training
         "threads": torch.get_num_threads(),
     }
@@ -121,17 +128,60 @@ def append(results: Path, row: dict[str, object]) -> None:
         file.write("\t".join(str(row[column]) for column in COLUMNS) + "\n")
 
 
+def draw(rows: list[dict[str, str]], path: Path) -> None:
+    """A line for each model, a point for each training, and behind them the 95 % intervals (Wilson)."""
+    colours = theme(dark=False)
+    looks = {"quick": (colours.blue, "o"), "tutorial": (colours.orange, "s"), "resnet": (colours.green, "D")}
+    with figure(path, 7.4, 4.3, "", "") as canvas:
+        axes = canvas.subplots()
+        for model, (colour, marker) in looks.items():
+            some = sorted((row for row in rows if row["model"] == model), key=lambda row: int(row["pictures"]))
+            pictures = [int(row["pictures"]) for row in some]
+            figures = [share_of(int(row["right"]), int(row["of"])) for row in some]
+            low, high = [one.low or 0 for one in figures], [one.high or 1 for one in figures]
+            axes.fill_between(pictures, low, high, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(
+                pictures, [one.value for one in figures], marker=marker, markersize=5, color=colour, label=WORDS[model]
+            )
+        ticks = sorted({int(row["pictures"]) for row in rows})
+        axes.set(xscale="log", xlabel="different training pictures", ylim=(0, None))
+        axes.set_xticks(ticks, [f"{tick:,}\n{tick / ticks[-1]:.0%}" for tick in ticks])
+        axes.minorticks_off()
+        axes.axhline(0.1, color=colours.grey, linewidth=1, linestyle=":")
+        axes.text(ticks[0], 0.105, "guessing", color=colours.soft, fontsize=9, va="bottom")
+        axes.set_title(f"Test pictures that are right, after {int(rows[0]['passes']):,} pictures seen")
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 0.2))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        axes.grid(axis="y")
+
+
+def table(rows: list[dict[str, str]]) -> None:
+    """As Markdown: how many of the test pictures are right, and how many of its own it had right while it learnt."""
+    for share in SHARES:
+        cells = []
+        for model in MODELS:
+            some = [row for row in rows if row["model"] == model and float(row["share"]) == share]
+            cells += [f"{int(row['right']) / int(row['of']):.1%} ({float(row['learnt']):.0%})" for row in some]
+        print(f"| {share:.0%} | {' | '.join(cells)} |")
+
+
 def numbers(text: str) -> list[int]:
     return [int(number) for number in text.split(",")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="a folder; what is in it is not run again")
+    parser.add_argument("--out", type=Path, help="a folder; what is in it is not run again")
+    parser.add_argument("--draw", type=Path, help="a results.tsv: the figure is written beside it")
     parser.add_argument("--passes", type=int, default=PASSES, help="pictures that each training sees")
     parser.add_argument("--seeds", type=numbers, default="0")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     asked = parser.parse_args()
+    if asked.draw is not None:
+        table(read(asked.draw))
+        return draw(read(asked.draw), asked.draw.with_suffix(".png"))
+    if asked.out is None:
+        parser.error("give a folder (--out) or results (--draw)")
     torch.set_num_threads(asked.threads)
     asked.out.mkdir(parents=True, exist_ok=True)
     results, index = asked.out / "results.tsv", open_source(find_recipe("cifar10").data)
