@@ -1,6 +1,6 @@
 """Accuracy against the number of training pictures: 1, 3, 10, 30 and 100 % of CIFAR-10.
 
-    python benchmarks/shares.py --out FOLDER [--passes 51200] [--seeds 0] [--threads 1]
+    python benchmarks/shares.py --out FOLDER [--passes 51200] [--seed 0] [--threads 1]
     python benchmarks/shares.py --draw docs/limits/shares.tsv
 
 Three models, each as its recipe trains it: our quick ViT (`cifar10`), a tutorial's ViT (`tutorial-cifar10-b`), and the
@@ -158,15 +158,12 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
 def table(rows: list[dict[str, str]]) -> None:
     """As Markdown: how many of the test pictures are right, and how many of its own it had right while it learnt."""
     for share in SHARES:
-        cells = []
-        for model in MODELS:
-            some = [row for row in rows if row["model"] == model and float(row["share"]) == share]
-            cells += [f"{int(row['right']) / int(row['of']):.1%} ({float(row['learnt']):.0%})" for row in some]
-        print(f"| {share:.0%} | {' | '.join(cells)} |")
-
-
-def numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
+        some = {row["model"]: row for row in rows if float(row["share"]) == share}
+        cells = [
+            f"{100 * int(row['right']) / int(row['of']):.1f} % ({100 * float(row['learnt']):.0f} %)"
+            for row in (some[model] for model in MODELS)
+        ]
+        print(f"| {int(some['quick']['pictures']):,} | {' | '.join(cells)} |")
 
 
 def main() -> None:
@@ -174,7 +171,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a folder; what is in it is not run again")
     parser.add_argument("--draw", type=Path, help="a results.tsv: the figure is written beside it")
     parser.add_argument("--passes", type=int, default=PASSES, help="pictures that each training sees")
-    parser.add_argument("--seeds", type=numbers, default="0")
+    parser.add_argument("--seed", type=int, default=0, help="another one needs another folder")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     asked = parser.parse_args()
     if asked.draw is not None:
@@ -185,12 +182,11 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     asked.out.mkdir(parents=True, exist_ok=True)
     results, index = asked.out / "results.tsv", open_source(find_recipe("cifar10").data)
-    for seed in asked.seeds:
-        for share in SHARES:
-            for model in MODELS:
-                key = {"model": model, "share": str(share), "seed": str(seed), "passes": str(asked.passes)}
-                if not any(key.items() <= row.items() for row in read(results)):
-                    append(results, trained_and_tested(model, index, share, seed, asked.passes, asked.out))
+    for share in SHARES:
+        for model in MODELS:
+            key = {"model": model, "share": str(share), "seed": str(asked.seed), "passes": str(asked.passes)}
+            if not any(key.items() <= row.items() for row in read(results)):
+                append(results, trained_and_tested(model, index, share, asked.seed, asked.passes, asked.out))
 
 
 if __name__ == "__main__":
