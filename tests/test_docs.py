@@ -262,7 +262,7 @@ def test_the_page_on_limits_tells_what_was_measured(capsys: pytest.CaptureFixtur
         runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py")) for name in ("cost", "shares", "positions")
     )
     shares["table"](shares["read"](folder / "shares.tsv"))
-    positions["table"](positions["read"](folder / "positions.tsv", "mnist", 936), 936)
+    positions["table"](positions["read"](folder / "positions.tsv", "digits", 450), 450)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) >= 9 and [line for line in lines if line not in page] == []
 
