@@ -1,10 +1,11 @@
 """Accuracy against the number of training pictures: 1, 3, 10, 30 and 100 % of CIFAR-10.
 
-    python benchmarks/shares.py --out FOLDER [--passes 51200] [--seed 0] [--threads 1]
+    python benchmarks/shares.py --out FOLDER [--models quick,resnet,…] [--shares 0.01,…] [--threads 1]
     python benchmarks/shares.py --draw docs/limits/shares.tsv
 
-Three models, each as its recipe trains it: our quick ViT (`cifar10`), a tutorial's ViT (`tutorial-cifar10-b`), and the
-teacher's architecture from nothing (benchmarks/resnet.py, as ResNet-20). Every training sees equally many pictures,
+Models, each as its recipe trains it: our quick ViT (`cifar10`), the same with the paper's stem in place of one of
+convolutions (`model.stem=linear`), a tutorial's ViT (`tutorial-cifar10-b`), and the teacher's architecture from nothing
+(benchmarks/resnet.py, as ResNet-20). Every training sees equally many pictures,
 each time one counts: of all 50,000 each is seen about once, of 500 about a hundred times. So between two points of a
 line only the number of different pictures differs. Shares are taken class by class in an order that is drawn once, so
 that the smaller ones are part of the larger. The 10,000 test pictures are asked about once, by the last weights; they
@@ -39,7 +40,12 @@ from vitral.recipes import find_recipe
 SHARES = (0.01, 0.03, 0.1, 0.3, 1.0)
 RESNET = Path(__file__).with_name("resnet.py")
 PASSES = 51_200
-WORDS = {"quick": "quick ViT", "tutorial": "tutorial's ViT", "resnet": "ResNet-20"}
+WORDS = {
+    "quick": "quick ViT",
+    "linear": "quick ViT without convolutions",
+    "resnet": "ResNet-20",
+    "tutorial": "tutorial's ViT",
+}
 COLUMNS = ("model", "share", "pictures", "seed", "passes", "steps", "right", "of", "learnt", "seconds", "threads")
 
 # He et al.'s optimizer, in our quick recipe's training: the same augmentation, schedule and smoothed labels.
@@ -54,6 +60,7 @@ AS_A_RESNET = {
 PLAIN = {"train.precision": "float32", "train.compile": "no"}
 MODELS: dict[str, Recipe] = {
     "quick": find_recipe("cifar10").changed(PLAIN),
+    "linear": find_recipe("cifar10").changed(PLAIN | {"model.stem": "linear"}),
     "tutorial": find_recipe("tutorial-cifar10-b").changed(PLAIN),
     "resnet": find_recipe("cifar10").changed(PLAIN | AS_A_RESNET),
 }
@@ -131,18 +138,22 @@ def append(results: Path, row: dict[str, object]) -> None:
 def draw(rows: list[dict[str, str]], path: Path) -> None:
     """A line for each model, a point for each training, and behind them the 95 % intervals (Wilson)."""
     colours = theme(dark=False)
-    looks = {"quick": (colours.blue, "o"), "tutorial": (colours.orange, "s"), "resnet": (colours.green, "D")}
+    looks = {
+        "quick": (colours.blue, "-o"),
+        "resnet": (colours.green, "-D"),
+        "linear": (colours.blue, "--o"),
+        "tutorial": (colours.orange, "-s"),
+    }
     with figure(path, 7.4, 4.3, "", "") as canvas:
         axes = canvas.subplots()
-        for model, (colour, marker) in looks.items():
+        for model, (colour, line) in looks.items():
             some = sorted((row for row in rows if row["model"] == model), key=lambda row: int(row["pictures"]))
             pictures = [int(row["pictures"]) for row in some]
             figures = [share_of(int(row["right"]), int(row["of"])) for row in some]
             low, high = [one.low or 0 for one in figures], [one.high or 1 for one in figures]
             axes.fill_between(pictures, low, high, color=colour, alpha=0.2, linewidth=0)
-            axes.plot(
-                pictures, [one.value for one in figures], marker=marker, markersize=5, color=colour, label=WORDS[model]
-            )
+            values = [one.value for one in figures]
+            axes.plot(pictures, values, line, markersize=5, color=colour, label=WORDS[model])
         ticks = sorted({int(row["pictures"]) for row in rows})
         axes.set(xscale="log", xlabel="different training pictures", ylim=(0, None))
         axes.set_xticks(ticks, [f"{tick:,}\n{tick / ticks[-1]:.0%}" for tick in ticks])
@@ -159,10 +170,11 @@ def table(rows: list[dict[str, str]]) -> None:
     """As Markdown: how many of the test pictures are right, and how many of its own it had right while it learnt."""
     for share in SHARES:
         some = {row["model"]: row for row in rows if float(row["share"]) == share}
-        cells = [
-            f"{100 * int(row['right']) / int(row['of']):.1f} % ({100 * float(row['learnt']):.0f} %)"
-            for row in (some[model] for model in MODELS)
-        ]
+        cells = []
+        for model in MODELS:
+            row = some.get(model)
+            right = row and f"{100 * int(row['right']) / int(row['of']):.1f} % ({100 * float(row['learnt']):.0f} %)"
+            cells.append(right or "–")
         print(f"| {int(some['quick']['pictures']):,} | {' | '.join(cells)} |")
 
 
@@ -171,6 +183,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a folder; what is in it is not run again")
     parser.add_argument("--draw", type=Path, help="a results.tsv: the figure is written beside it")
     parser.add_argument("--passes", type=int, default=PASSES, help="pictures that each training sees")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--shares", default=",".join(map(str, SHARES)))
     parser.add_argument("--seed", type=int, default=0, help="another one needs another folder")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     asked = parser.parse_args()
@@ -182,8 +196,8 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     asked.out.mkdir(parents=True, exist_ok=True)
     results, index = asked.out / "results.tsv", open_source(find_recipe("cifar10").data)
-    for share in SHARES:
-        for model in MODELS:
+    for share in map(float, asked.shares.split(",")):
+        for model in asked.models.split(","):
             key = {"model": model, "share": str(share), "seed": str(asked.seed), "passes": str(asked.passes)}
             if not any(key.items() <= row.items() for row in read(results)):
                 append(results, trained_and_tested(model, index, share, asked.seed, asked.passes, asked.out))
