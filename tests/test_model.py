@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from conftest import TINY
 from vitral import DataError, RecipeError, ViT, ViTConfig, patchify, unpatchify
 from vitral.model import vit
-from vitral.model.config import Blocks, Resample
+from vitral.model.config import Blocks, Regularise, Resample
 from vitral.model.heads import HEADS, PRE_LOGITS
 from vitral.model.mlps import MLPS
 from vitral.model.pools import POOLED_WIDTHS, POOLS
@@ -83,9 +83,7 @@ def test_the_map_tells_what_the_fused_attention_used() -> None:
 def test_with_the_same_weights_pytorchs_attention_gives_the_same(heads: int) -> None:
     """Outputs, and maps: each head's, and their mean, which is what it tells by default."""
     torch.manual_seed(heads)
-    ours = ViT(TINY.model_copy(update={"heads": heads})).eval().blocks[0].attn
-    nn.init.normal_(ours.qkv.bias, std=0.1)  # it starts at zero
-    nn.init.normal_(ours.proj.bias, std=0.1)
+    ours = vit.Attention(TINY.model_copy(update={"heads": heads}), Regularise())
     theirs = nn.MultiheadAttention(TINY.width, heads, batch_first=True).eval()
     theirs.in_proj_weight.copy_(ours.qkv.weight)
     theirs.in_proj_bias.copy_(ours.qkv.bias)
