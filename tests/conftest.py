@@ -155,8 +155,8 @@ def small_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     are those of the real one, where it has some."""
     directory, chance = tmp_path / "data", np.random.default_rng(0)
     for name, classes, shape in (("mnist", 10, (28, 28)), ("cifar10", 10, (32, 32, 3)), ("food", 3, (96, 96, 3))):
-        for split, label, number in product(("train", "test"), range(classes), range(2)):
-            path = directory / name / split / str(label) / f"{number}.png"
+        for file, label in product(("train/{}/a", "train/{}/b", "test/{}/a"), range(classes)):
+            path = directory / name / f"{file.format(label)}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(chance.integers(0, 256, shape, dtype=np.uint8)).save(path)
     weights = Path(os.environ.get("VITRAL_DATA") or Path.home() / ".cache" / "vitral") / "weights"

@@ -21,9 +21,11 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tutorials.md").read_text()
 NAMES = list(dict.fromkeys(name for one in TUTORIALS for name in (one.recipe, one.beyond)))
 
-# What makes a training short. DINO's weights are a few of its own, small; the other model is one block of it.
+# What makes a training short: one block, small pictures; and of DINO's weights a few small ones of its own.
 SHORT = {
-    "bourke-food": ["model.depth=1"],
+    **{name: ["model.depth=1"] for name in ("mu-cifar10", "owen-cifar10")},
+    **{name: ["model.image_size=64"] for name in ("food-features", "food-finetune")},
+    "bourke-food": ["model.depth=1", "model.image_size=64"],
     "dino-walk": [
         f"init.weights={FIXTURES / 'dino_reference'}",
         *("model.width=36", "model.depth=3", "model.heads=3", "model.patch_size=4", "model.image_size=20"),
