@@ -46,7 +46,7 @@ def test_the_default_is_the_papers_base_model() -> None:
         ({"mlp": 4}, "mlp is 4, and should be a word or a table."),
         (
             {"kind": "swin"},
-            "model.kind is swin, and should be vit, mu, owen, pulfer, bourke, or a class in a Python file: mine.py:Mixer.",
+            "model.kind is swin, and should be vit, mu, owen, pulfer, bourke, or a class in a Python file",
         ),
     ],
 )
