@@ -142,7 +142,7 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
     looks = {
         "quick": (colours.blue, "-o"),
         "resnet": (colours.green, "-D"),
-        "linear": (colours.blue, "--o"),
+        "linear": (colours.blue, "--^"),
         "tutorial": (colours.orange, "-s"),
     }
     with figure(path, 7.4, 4.3, "", "") as canvas:
@@ -162,7 +162,7 @@ def draw(rows: list[dict[str, str]], path: Path) -> None:
         axes.axhline(0.1, color=colours.grey, linewidth=1, linestyle=":")
         axes.text(ticks[0], 0.105, "guessing", color=colours.soft, fontsize=9, va="bottom")
         axes.set_title(f"Test pictures that are right, after {int(rows[0]['passes']):,} pictures seen")
-        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 0.15), fontsize=9)
+        axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 0.15), fontsize=9, handlelength=4)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
         axes.grid(axis="y")
 
