@@ -3,8 +3,10 @@
 import difflib
 import importlib.metadata
 import importlib.util
+import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -249,6 +251,28 @@ def test_the_reference_is_what_is_made_of_the_code_and_has_all_of_it() -> None:
     assert page == made_reference(), "run `make reference`"
     assert [name for name in COMMANDS if f"### vitral {name}\n" not in page] == []
     assert [name for name in vitral.__all__ if f"#### `{name}`\n" not in page] == []
+
+
+def test_the_page_on_limits_tells_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its tables are those that the scripts make of the files beside it, and the operations those of today's model."""
+    from vitral.model.config import ViTConfig
+
+    page, folder = PAGES["limits.md"].read_text(), ROOT / "docs" / "limits"
+    cost, shares, positions = (
+        runpy.run_path(str(ROOT / "benchmarks" / f"{name}.py")) for name in ("cost", "shares", "positions")
+    )
+    shares["table"](shares["read"](folder / "shares.tsv"))
+    positions["table"](positions["read"](folder / "positions.tsv", "digits", 450), 450)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) >= 9 and [line for line in lines if line not in page] == []
+
+    found = json.loads((folder / "cost.json").read_text())
+    for row in found["rows"][:5]:
+        counted = cost["operations"](ViTConfig.named(found["model"], image_size=row["image_size"]))
+        assert counted == tuple(row["operations"].values())
+    for what in ("operations", "seconds"):
+        for part in ("attention", "rest"):
+            assert f"{cost['exponent'](found['rows'], what, part):.2f}" in page
 
 
 # Settings that came after format 1: not written where they are the default.

@@ -18,7 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from conftest import TINY
 from vitral import DataError, RecipeError, ViT, ViTConfig, patchify, unpatchify
 from vitral.model import vit
-from vitral.model.config import Blocks, Resample
+from vitral.model.config import Blocks, Regularise, Resample
 from vitral.model.heads import HEADS, PRE_LOGITS
 from vitral.model.mlps import MLPS
 from vitral.model.pools import POOLED_WIDTHS, POOLS
@@ -76,6 +76,27 @@ def test_the_map_tells_what_the_fused_attention_used() -> None:
     seen = attention.map(x)
     torch.testing.assert_close(seen @ v, scaled_dot_product_attention(q, k, v), rtol=0, atol=1e-5)
     torch.testing.assert_close(seen.sum(dim=-1), torch.ones(3, 4, 17))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("heads", [1, 4, 8])
+def test_with_the_same_weights_pytorchs_attention_gives_the_same(heads: int) -> None:
+    """Outputs, and maps: each head's, and their mean, which is what it tells by default."""
+    torch.manual_seed(heads)
+    ours = vit.Attention(TINY.model_copy(update={"heads": heads}), Regularise())
+    theirs = nn.MultiheadAttention(TINY.width, heads, batch_first=True).eval()
+    theirs.in_proj_weight.copy_(ours.qkv.weight)
+    theirs.in_proj_bias.copy_(ours.qkv.bias)
+    theirs.out_proj.load_state_dict(ours.proj.state_dict())
+    x = torch.randn(3, 17, TINY.width)
+    for average in (False, True):
+        out, shares = theirs(x, x, x, average_attn_weights=average)
+        expected = ours.map(x).mean(dim=1) if average else ours.map(x)
+        torch.testing.assert_close(out, ours(x), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(shares, expected, rtol=1e-6, atol=1e-6)
+    fused, nothing = theirs(x, x, x, need_weights=False)
+    torch.testing.assert_close(fused, ours(x), rtol=1e-6, atol=1e-6)
+    assert nothing is None
 
 
 @given(permutation=st.permutations(range(16)), seed=st.integers(0, 1000))
