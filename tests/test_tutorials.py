@@ -136,6 +136,17 @@ def test_what_has_no_place_in_a_tutorial_is_refused_in_a_sentence() -> None:
         RECIPES["mu-cifar10"].changed({"model.kind": "muu"})
 
 
+@pytest.mark.parametrize("recipe", ["mu-cifar10", "owen-cifar10", "pulfer-mnist", "bourke-food"])
+def test_the_hidden_layer_of_the_mlp_can_be_set_as_in_the_tutorials_and_its_kind_cannot(recipe: str) -> None:
+    """Mu's and Pulfer's `mlp_ratio`, Owen's `intermediate_size`, Bourke's `mlp_size`."""
+    changed = RECIPES[recipe].changed({"model.mlp.ratio": 2, "model.depth": 1})
+    with torch.device("meta"):
+        matrix = build(changed.model).get_parameter("blocks.0.mlp.fc1.weight")
+    assert matrix.shape[0] == 2 * matrix.shape[1]
+    with pytest.raises(RecipeError, match="which has one model.mlp"):
+        RECIPES[recipe].changed({"model.mlp": "swiglu"})
+
+
 def test_sliced_heads_are_a_plain_vit_with_zeros_in_its_matrices() -> None:
     config, _ = PAIRS["pulfer"]
     model = build(config).eval()

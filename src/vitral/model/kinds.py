@@ -35,7 +35,10 @@ class TutorialConfig(ViTConfig):
     @model_validator(mode="after")
     def _has_its_own_parts(self) -> Self:
         for name, field in type(self).model_fields.items():
-            if isinstance(field.default, Part) and getattr(self, name) != field.default:
+            part, own = getattr(self, name), field.default
+            if name == "mlp":  # how wide its hidden layer is, is a size
+                part = part.model_copy(update={"ratio": own.ratio})
+            if isinstance(own, Part) and part != own:
                 raise ValueError(
                     f"model.kind {self.kind} is its tutorial's model, which has one model.{name}. "
                     "To change it: model.kind=vit."
