@@ -134,6 +134,7 @@ def test_the_key_figures_are_those_of_evaluation_json(evaluation: Evaluation) ->
         assert f"{as_text.format(figure['value'])}{low} to {high}" in found.text
     assert f"{written['uncalibrated']['calibration_error']['value']:.1%} on average before" in found.text
     assert f"a temperature of {written['temperature']:.2f}" in found.text
+    assert f"Before the temperature it was {written['uncalibrated']['loss']['value']:.3f}." in found.text
 
 
 @pytest.mark.parametrize(

@@ -164,8 +164,10 @@ def print_evaluation(evaluation: "Evaluation") -> None:
     accuracy = evaluation.metrics.accuracy
     how = " with mirrored pictures" if evaluation.mirrored else ""
     loss, right = ("Test loss", "test accuracy") if evaluation.own else ("Loss", "accuracy")
+    calibrated = evaluation.metrics.loss.value
+    both = f" ({calibrated:.3f} with the temperature)" if calibrated != evaluation.loss else ""
     console.print(
-        f"\n{loss} {evaluation.loss:.3f}, {right}{how} {accuracy.value:.1%} "
+        f"\n{loss} {evaluation.loss:.3f}{both}, {right}{how} {accuracy.value:.1%} "
         f"of {how_many(evaluation)} (95 % interval {accuracy.low:.1%} to {accuracy.high:.1%}).",
         style="bold",
     )

@@ -1,5 +1,7 @@
 """Mu's tutorial, exactly hers: a ViT of width 192 on CIFAR-10.     vitral train mu-cifar10
 
+Hers: about 60 % of the test pictures after 30 epochs. Ours: not measured yet; our plain ViT with her settings is as
+good as hers at equal epochs (tutorial-cifar10-a).
 All of train and no validation set, pixels from 0 to 1, no augmentation, as in the source.
 """
 

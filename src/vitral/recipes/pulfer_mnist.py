@@ -1,5 +1,8 @@
 """Pulfer's tutorial, exactly his: a tiny ViT with sine/cosine positions on MNIST.     vitral train pulfer-mnist
 
+His: 78.85 % of the test pictures after 5 epochs, losses 2.11, 1.84, 1.76, 1.70, 1.68, of test 1.67.
+Ours: 74.7 ± 2.6 % (73.6, 72.9, 77.7: seeds 0, 1, 2); losses of seed 2: 2.11, 1.89, 1.79, 1.72, 1.69, of test 1.69 (98
+to 138 s of one thread of a busy machine, torch 2.13.0). So his one number lies within what seeds do: 5 points.
 All of train and no validation set, pixels from 0 to 1, no augmentation, as in the source. The softmax before the loss
 is the objective's, so that `vitral predict` applies one only.
 """

@@ -3,7 +3,7 @@
 Theirs: 64 % of the test pictures after 50 or 100 epochs.
 Ours, test accuracy of epochs 1 to 18: 39.1, 43.4, 49.5, 50.1, 52.8, 51.6, 54.6, 54.6, 56.1, 56.7, 57.2, 58.0, 58.9,
 58.6, 58.1, 59.2, 61.3, 60.0 % (65 minutes of one core, beside other work; seed 0;
-python benchmarks/tutorials/ours.py tutorial-cifar10-b OUT).
+vitral train tutorial-cifar10-b train.test_curve=true).
 Its model written anew, on the same batches (python benchmarks/tutorials/theirs.py tutorial-cifar10-b --epochs 2): 35.8
 and 43.1 %, ours 39.1 and 43.4 % in 0.75 of its time.
 All of train and no validation set, pixels from 0 to 1, no augmentation, as in the source.

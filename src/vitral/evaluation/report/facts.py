@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitral.errors import printable
 from vitral.evaluation.figures import how_to_read_confusion, how_to_read_curves, of_what
-from vitral.evaluation.metrics import FEW, METRICS
+from vitral.evaluation.metrics import FEW, METRICS, Metric
 from vitral.run import CHECKED, Record, Run
 
 if TYPE_CHECKING:
@@ -146,12 +146,22 @@ def _serious(run: Run) -> Iterator[str]:
             yield printable(f"In the pictures: {one.what} {one.advice}")
 
 
+def _before_temperature(metric: Metric, results: dict[str, Any]) -> str:
+    """A sentence on a figure that the temperature changed: the terminal tells both, too."""
+    before, now = (results.get(name, {}).get(metric.name) for name in ("uncalibrated", "figures"))
+    if not before or not now or before["value"] == now["value"]:
+        return ""
+    value = f"{before['value']:.1%}" if metric.is_share else f"{before['value']:.3f}"
+    return f" Before the temperature it was {value}."
+
+
 def _figures(results: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             "id": metric.name,
             "name": metric.title,
-            "meaning": metric.meaning.format(by_chance=results.get(f"{metric.name}_by_chance")),
+            "meaning": metric.meaning.format(by_chance=results.get(f"{metric.name}_by_chance"))
+            + _before_temperature(metric, results),
             "is_share": metric.is_share,
             "low": None,
             "high": None,
