@@ -1,7 +1,7 @@
 """Writes the line numbers of the pages' links into the code.     make reference
 
-A link such as [`Block.forward`](../src/vitral/model/vit.py#L99) vit.py:99 names what it leads to. The numbers are looked
-up here, in the file as it is; a test compares.
+A link such as [`Block.forward`](../src/vitral/model/vit.py#L99) vit.py:99 names what it leads to. The numbers are
+looked up here, in the file as it is; a test compares.
 """
 
 import ast

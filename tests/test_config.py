@@ -44,7 +44,10 @@ def test_the_default_is_the_papers_base_model() -> None:
         ({"depth": True}, "depth is true, and should be a whole number."),
         ({"image_size": (8, 8, 8)}, "image_size is [8, 8, 8], and should be a whole number or a list of 2 numbers."),
         ({"mlp": 4}, "mlp is 4, and should be a word or a table."),
-        ({"kind": "swin"}, "model.kind is swin, and should be vit, mu, owen, pulfer, bourke, or a class in a Python file: mine.py:Mixer."),
+        (
+            {"kind": "swin"},
+            "model.kind is swin, and should be vit, mu, owen, pulfer, bourke, or a class in a Python file: mine.py:Mix",
+        ),
     ],
 )
 def test_a_wrong_setting_answers_with_a_sentence(wrong: dict[str, object], sentence: str) -> None:

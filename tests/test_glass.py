@@ -230,7 +230,10 @@ def test_wrong_questions_are_told_in_a_sentence(glass: Glass, body: str, sentenc
     [
         ("/api/pictures/99999", "There is no picture 99999 any more"),
         ("/api/pictures/99999/maps", "There is no picture 99999 any more"),
-        ("/api/pictures/0/readings/tea-leaves", "There is no method tea-leaves. There are: attention, mean-attention, rollout"),
+        (
+            "/api/pictures/0/readings/tea-leaves",
+            "There is no method tea-leaves. There are: attention, mean-attention, rollout",
+        ),
         ("/api/pictures/0/readings/rollout?class=1", "is the same for every class"),
         ("/api/pictures/0/readings/class-attention?class=99", "There is no class 99: the model has 7"),
         ("/api/pictures/0/readings/class-attention?class=cat", "class takes the number of a class"),

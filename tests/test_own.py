@@ -279,8 +279,14 @@ def test_whole_numbers_and_shared_tensors_of_a_model_come_back(tmp_path: Path) -
         ({"train__image_size": "rising"}, "takes one size only"),
         ({"train__objective": "{}/focal.py:Tensor"}, "is neither a function of logits and targets nor a class"),
         ({"train__label_smoothing": 0.1}, "set train.label_smoothing=0"),
-        ({"model__kind": "mixer:Mixer"}, "model.kind is mixer:Mixer, and should be vit, mu, owen, pulfer, bourke, or a class in a Python file"),
-        ({"train__objective": "focal"}, "and should be classification, double-softmax, or a function or class in a Python file"),
+        (
+            {"model__kind": "mixer:Mixer"},
+            "model.kind is mixer:Mixer, and should be vit, mu, owen, pulfer, bourke, or a class in a Python file",
+        ),
+        (
+            {"train__objective": "focal"},
+            "and should be classification, double-softmax, or a function or class in a Python file",
+        ),
         ({"train__objective": {"kind": "{}/focal.py:focal", "gama": 1}}, "unexpected keyword argument 'gama'"),
         ({"data__augment__own": "brighter"}, "data.augment.own is brighter, and should be none, or a function"),
         ({"model__patch_size": 3}, "its stride, 3, does not divide model.image_size 8×8"),
