@@ -150,7 +150,8 @@ def test_the_command_writes_svg_and_png_and_no_other(tmp_path: Path) -> None:
     assert "202,186" in (tmp_path / "model.svg").read_text(encoding="utf-8")
     with Image.open(tmp_path / "deeper" / "model.png") as png:
         assert png.width == 2200
-    done = CliRunner().invoke(command, ["digits", "--draw", str(tmp_path / "model.gif")])
+    done = CliRunner().invoke(command, ["digits", "--draw", str(tmp_path / "nowhere" / "model.gif")])
+    assert not (tmp_path / "nowhere").exists()
     assert "model.gif is no name for a drawing: it ends with .svg or .png." in str(done.exception)
 
 

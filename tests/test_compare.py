@@ -84,6 +84,11 @@ def test_only_settings_that_differ_are_told_and_the_seed_is_none_of_them(runs: P
     assert compare([runs / "base"]).settings == {} and compare([runs / "base"]).notes == []
 
 
+def test_losses_of_other_objectives_are_not_of_the_same_thing(copied: Path) -> None:
+    change(copied / "plain", {"train.label_smoothing": 0.1, "train.objective": "double-softmax"})
+    assert compare([copied]).notes == ["Train losses are not of the same thing, since train.objective differs."]
+
+
 def test_parts_of_another_kind_show_what_each_has(copied: Path) -> None:
     change(copied / "plain", {"train.label_smoothing": 0.1, "train.optimizer": "sgd"})
     settings = compare([copied]).settings

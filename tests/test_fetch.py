@@ -9,6 +9,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -552,6 +553,40 @@ def test_a_pickle_of_weights_becomes_safetensors_if_it_is_the_published_one(
     unknown = replace(weights, name="unknown", file=replace(weights.file, sha256=""))
     with pytest.raises(DataError, match="is a pickle, and no sha256 is published by which to know it"):
         quietly(unknown, tmp_path)
+
+
+def test_of_two_who_want_a_pickle_one_fetches_and_converts_it_and_the_other_waits(
+    server: Server, tmp_path: Path
+) -> None:
+    """What they do not tell of themselves is there before they are: nobody finds the one without the other."""
+    out, folder, seen = io.BytesIO(), tmp_path / "weights" / "tiny_net", list[bool]()
+    torch.save({"weight": torch.ones(3)}, out)
+    weights = served(server, out.getvalue(), "model.th")
+    server.gate_at = 10
+
+    def ask(_: int) -> tuple[Fetched, ...]:
+        return fetch_weights(
+            weights,
+            tmp_path,
+            progress=lambda *_: seen.append((folder / "about.json").is_file()),
+            tell=lambda _: server.gate.set(),  # "Another process is fetching it"
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(len(fetched) for fetched in pool.map(ask, range(2))) == [0, 1]
+    assert {path.name for path in folder.iterdir()} == {"model.safetensors", "about.json"} and seen and all(seen)
+
+
+def test_of_weights_that_cannot_be_reached_what_is_kept_is_told(
+    server: Server, tmp_path: Path, waited: list[float]
+) -> None:
+    weights = served(server, CONTENT, "model.safetensors")
+    part = tmp_path / "weights" / "tiny_net" / "model.safetensors.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(CONTENT[:1000])
+    server.answers = [503] * (len(WAITS) + 1)
+    with pytest.raises(DataError, match=r"tiny_net could not be fetched.* 1,000 bytes are kept\. Run `vitral fetch"):
+        quietly(weights, tmp_path)
 
 
 def test_the_table_of_named_weights_is_sound() -> None:

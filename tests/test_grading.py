@@ -12,6 +12,8 @@ from vitral.data.sources import open_source
 from vitral.errors import DataError, RecipeError
 from vitral.look.grading import RANDOM, Grade, curves, grade, scores, with_random_weights
 from vitral.look.readings import class_attention
+from vitral.model import build
+from vitral.model.kinds import PulferConfig
 
 
 @pytest.fixture
@@ -156,3 +158,9 @@ def test_random_weights_are_others_and_draw_nothing_from_the_programs_own_number
     assert not torch.equal(untrained.head.weight, model.head.weight)  # type: ignore[arg-type]
     assert torch.equal(untrained.head.weight, with_random_weights(model).head.weight)  # type: ignore[arg-type]
     assert class_attention(untrained, digits(2, trained)).std() > 0  # its head gives gradients
+
+
+def test_random_weights_are_of_the_same_kind_of_model() -> None:
+    model = vit(build(PulferConfig(image_size=8, patch_size=2, channels=1, width=8, depth=1, heads=2, classes=3)))
+    untrained = with_random_weights(model)
+    assert [*untrained.state_dict()] == [*model.state_dict()] and type(untrained) is type(model)

@@ -17,10 +17,11 @@ from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 from PIL import Image
 
-from conftest import FIXTURES, TINY, vit
+from conftest import FIXTURES, TINY, quick_digits, vit
 from test_report import Page
-from vitral import Classifier, Run, ViT, ViTConfig, evaluate, load_pretrained
+from vitral import Classifier, Run, ViT, ViTConfig, evaluate, load_pretrained, train
 from vitral.cli import main, vitral
+from vitral.cli.look import _examples
 from vitral.data.config import Data, Resize
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import open_source
@@ -168,18 +169,33 @@ def test_test_pictures_of_a_run_make_a_gallery(trained: Run, tmp_path: Path) -> 
     assert len(page.all("img")) == 24 and "the mean of all blocks and heads" in page.text
 
 
+def test_examples_of_the_same_name_are_each_looked_at(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
+    for name in ("train/a/0.png", "train/b/0.png", "test/a/0.png", "test/a/0.bmp", "test/b/0.png"):
+        (tmp_path / "set" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(tmp_path / "set" / name)
+    recipe = quick_digits().changed({"data.source": str(tmp_path / "set"), "train.budget": "1steps"})
+    run = train(recipe.changed({"data.directory": str(tmp_path / "cache"), "data.validation": 0}), out=tmp_path / "run")
+    names = [path.name for path in _examples(str(run.folder), 9)]
+    assert len(names) == 3 and names[:2] == ["a-0", "b-0"] and names[2].startswith("a-0-")
+
+
 def test_a_table_of_sines_needs_no_model(tmp_path: Path) -> None:
     done = look("--sine", "20x30", "--out", tmp_path)
     assert done.exit_code == 0 and f"Look at {tmp_path / 'sine.png'}" in done.output
     with Image.open(tmp_path / "sine.png") as drawn:
         assert drawn.format == "PNG"
+    told = json.loads(look("--sine", "20x30", "--out", tmp_path, "--json").stdout)
+    assert told == {"figures": [str(tmp_path / "sine.png")], "notes": []}
 
 
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["--sine", "20"], "--sine 20: it takes positions and width, as in 100x300."),
+        (["--sine", "20"], "--sine 20: it takes positions and width, as in 100x300, up to 4096."),
+        (["--sine", "99999x99998"], "--sine 99999x99998: it takes positions and width"),
         (["runs/x", "--sine", "20x30"], "--sine draws a table of no model"),
+        (["--model", "--sine", "20x30"], "--sine draws a table of no model"),
         ([], "Name a run or weights to look into, and a picture."),
         ([FIXTURES / "dino_reference", "--examples", "3"], "--examples takes the test pictures of a run"),
     ],

@@ -25,6 +25,7 @@ from vitral import (
     train,
 )
 from vitral.model.config import Mlp, Stem
+from vitral.model.tutorials import PulferViT
 from vitral.training.averages import Average
 from vitral.training.config import AdamW, Muon, Schedule, Train
 from vitral.training.optimizers import make_optimizers, orthogonalised
@@ -249,8 +250,9 @@ def test_a_batch_that_is_forgotten_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [AdamW(weight_decay=1.0), Muon(weight_decay=1.0, adamw_weight_decay=1.0)])
-def test_weight_decay_acts_on_layer_weights_only(optimizer: AdamW | Muon) -> None:
-    model = ViT(TINY)
+@pytest.mark.parametrize("kind", [ViT, PulferViT])
+def test_weight_decay_acts_on_layer_weights_only(kind: type[ViT], optimizer: AdamW | Muon) -> None:
+    model = kind(TINY)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(1.0)

@@ -14,11 +14,16 @@ from torch.nn.functional import cross_entropy
 from conftest import FIXTURES, quick_digits
 from transcripts import Bourke, Mu, Owen, Pulfer, Transcript
 from vitral import Classifier, RecipeError, Run, ViT, attention_maps, train
+from vitral.data.preprocess import Preprocess
+from vitral.deploy.convert import WRITERS, convert
+from vitral.errors import WeightsError
 from vitral.model import build
 from vitral.model.config import ModelConfig, Regularise, ViTConfig
 from vitral.model.kinds import BourkeConfig, MuConfig, OwenConfig, PulferConfig
 from vitral.recipes import RECIPES
 from vitral.training.objectives.classification import Classification, DoubleSoftmax
+from vitral.weights.own import Weights
+from vitral.weights.pretrained import load_pretrained
 
 SIZES: dict[str, Any] = {"image_size": 32, "patch_size": 8, "width": 24, "depth": 2, "heads": 3, "classes": 5}
 DIGIT: dict[str, Any] = {
@@ -175,6 +180,33 @@ def test_a_softmax_before_the_loss_is_no_part_of_the_answer() -> None:
     twice = cross_entropy(logits.softmax(dim=1), labels)
     assert objective.of_logits(logits, labels) == twice == objective.plain_loss(logits, labels)
     assert Classification().plain_loss(logits, labels) < 0.001 < 0.31 < twice  # it cannot fall below ln(1 + 1/e)
+
+
+@EACH
+def test_other_libraries_get_the_same_outputs_or_a_sentence(name: str, tmp_path: Path) -> None:
+    config, make = PAIRS[name]
+    model = build(config).eval()
+    model.load_state_dict(with_random_numbers(make()).tensors())
+    C, images, written = config.channels, images_for(config), list[str]()
+    pixels = Preprocess(image_size=config.height_width, channels=C, mean=(0.0,) * C, std=(1.0,) * C)
+    weights = Weights(model, pixels, tuple(str(number) for number in range(config.classes)))
+    for to in WRITERS:
+        try:
+            other = load_pretrained(convert(weights, to, tmp_path / to)).model.eval()
+        except WeightsError as error:
+            assert "cannot hold this model" in str(error)
+            continue
+        written.append(to)
+        # Some take colour alone: a grey picture is the same in each of its channels.
+        torch.testing.assert_close(other(images.expand(-1, other.config.channels, -1, -1)), model(images))
+    assert written == (["hf", "timm", "torchvision", "npz"] if name == "mu" else ["timm"])
+
+
+def test_weights_of_another_kind_are_refused_in_a_sentence(trained: Run, tmp_path: Path) -> None:
+    sizes = {"kind": "bourke", "image_size": 8, "patch_size": 2, "channels": 1, "width": 16, "depth": 1, "heads": 2}
+    recipe = quick_digits().changed({"model": {**sizes, "classes": 10}, "init.weights": str(trained.folder)})
+    with pytest.raises(RecipeError, match="model.kind is bourke, and .* has vit: the recipe's model must be"):
+        train(recipe, out=tmp_path / "run")
 
 
 def test_the_walk_resamples_positions_as_dino_does(tmp_path: Path) -> None:

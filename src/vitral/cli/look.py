@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 WATCH = 16  # pictures that `--model` watches heads on
+MOST_SINES = 4096  # a side of the table of `--sine`: more, no figure shows
 
 
 @click.command()
@@ -64,7 +65,9 @@ def command(
     from vitral.run import name_of
 
     if sine is not None:
-        _draw_sine(sine, (out or Path("looks")) / "sine.png", bool(source))
+        if source or method or blocks != "-1" or examples or of_model:
+            raise click.UsageError("--sine draws a table of no model: leave all but --out and --json out.")
+        _draw_sine(sine, (out or Path("looks")) / "sine.png", as_json)
         return
     if not source:
         raise click.UsageError("Name a run or weights to look into, and a picture.")
@@ -105,7 +108,7 @@ def _blocks(text: str) -> "Some":
 
 
 def _examples(source: str, count: int) -> "dict[Path, Picture]":
-    """Test pictures of a run, by what they show and their names."""
+    """Test pictures of a run, by what they show and their names; by their numbers too, where those are the same."""
     from vitral.data.sources import open_source
     from vitral.look.glass.shelf import spread_numbers
     from vitral.run import Run
@@ -116,7 +119,8 @@ def _examples(source: str, count: int) -> "dict[Path, Picture]":
     pictures: dict[Path, Picture] = {}
     for number in spread_numbers(index, count):
         words = f"{index.class_names[index.labels[number]]} {Path(index.samples[number]).stem}"
-        pictures[Path(re.sub(r"[^\w.]+", "-", words))] = index.storage.read(number)
+        name = Path(re.sub(r"[^\w.]+", "-", words))
+        pictures[name.with_name(f"{name}-{number}") if name in pictures else name] = index.storage.read(number)
     return pictures
 
 
@@ -184,17 +188,20 @@ def _print_results(results: list[dict[str, Any]], page: Path | None) -> None:
         console.print(f"Look at {page or figures[0]}", soft_wrap=True)
 
 
-def _draw_sine(size: str, path: Path, has_source: bool) -> None:
+def _draw_sine(size: str, path: Path, as_json: bool) -> None:
+    """Draw a table of fixed positions, and print where it is."""
     from vitral.look.plots import draw_sine_table
     from vitral.look.readings import sine_table
 
-    if has_source:
-        raise click.UsageError("--sine draws a table of no model: leave the run and the pictures out.")
-    if not (sides := re.fullmatch(r"(\d{1,5})[x×](\d{1,5})", size.strip())):
-        raise click.UsageError(f"--sine {size}: it takes positions and width, as in 100x300.")
+    sides = re.fullmatch(r"(\d{1,4})[x×](\d{1,4})", size.strip())
+    if not sides or max(map(int, sides.groups())) > MOST_SINES:
+        raise click.UsageError(f"--sine {size}: it takes positions and width, as in 100x300, up to {MOST_SINES}.")
     table = sine_table(int(sides[1]), int(sides[2]))
     path.parent.mkdir(parents=True, exist_ok=True)
     draw_sine_table(path, table)
+    if as_json:
+        click.echo(json.dumps({"figures": [str(path)], "notes": []}))
+        return
     console.print(f"Look at {path}", soft_wrap=True)
 
 

@@ -59,7 +59,6 @@ def _draw(config: "ModelConfig", name: str, path: Path) -> None:
     from vitral.run import name_of
 
     named = f"ViT-{name}" if name.partition("/")[0] in SIZES else Path(name_of(name)).stem
-    path.parent.mkdir(parents=True, exist_ok=True)
     architecture(config, named).write(path)
 
 

@@ -11,11 +11,10 @@ import shutil
 import ssl
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from email.message import Message
-from functools import partial
 from pathlib import Path
 from time import sleep
 from typing import IO, NoReturn
@@ -63,24 +62,19 @@ def fetch(
         return ()
     if not dataset.files:
         raise not_here(dataset, directory)
-    missing = partial(missing_files, dataset, directory)
-    return fetch_files(dataset.name, missing, directory, progress=progress, tell=tell)
+    with fetching(dataset.name, directory, tell):
+        missing = missing_files(dataset, directory)  # looked up here, because we may have waited for another
+        return tuple(fetch_file(dataset.name, file, directory, progress, tell) for file in missing)
 
 
-def fetch_files(
-    name: str,
-    missing: Callable[[], Sequence[RemoteFile]],
-    directory: Path,
-    *,
-    progress: Progress = _ignore,
-    tell: Tell = _ignore,
-) -> tuple[Fetched, ...]:
-    """Download the files of a name. Of two processes that ask for the same, one fetches and the other waits."""
+@contextmanager
+def fetching(name: str, directory: Path, tell: Tell) -> Iterator[None]:
+    """While the files of a name come into the data directory: of two processes that ask for the same, one fetches and
+    the other waits."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with _alone(directory / f".{name}.lock", tell):
-            # What is missing is looked up here, because we may have waited for another.
-            return tuple(_fetch_file(name, file, directory, progress, tell) for file in missing())
+            yield
     except OSError as error:
         raise _disk_error(name, directory, error) from None
 
@@ -99,7 +93,8 @@ def _alone(path: Path, tell: Tell) -> Iterator[None]:
         lock.release()
 
 
-def _fetch_file(name: str, file: RemoteFile, directory: Path, progress: Progress, tell: Tell) -> Fetched:
+def fetch_file(name: str, file: RemoteFile, directory: Path, progress: Progress, tell: Tell) -> Fetched:
+    """Download one file of a name; for use while `fetching` it."""
     target = directory / file.path
     target.parent.mkdir(parents=True, exist_ok=True)
     if file.members and target.is_file():  # put there by hand, or we were stopped while its files were taken out
@@ -355,7 +350,8 @@ def _refusal(file: RemoteFile, error: HTTPError) -> str:
 
 
 def _gave_up(name: str, file: RemoteFile, part: Path, broken: _Broken) -> DataError:
-    progress = f" {_size(part):,} of {file.size:,} bytes are kept." if _size(part) else ""
+    of_all = f" of {file.size:,}" if file.size else ""
+    progress = f" {_size(part):,}{of_all} bytes are kept." if _size(part) else ""
     return DataError(f"{name} could not be fetched. {broken}{progress} Run `vitral fetch {name}` again to go on.")
 
 

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 MEASURES = ("train_loss", "validation_loss", "validation_accuracy", "test_accuracy", "seconds", "steps")
 COLOURS = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", INK, GREY)  # Okabe and Ito's, and grey
 # Where one of these differs, the train loss is of something else.
-OTHER_LOSS = ("data.augment", "data.sampling", "train.label_smoothing", "train.class_weights", "train.regularise")
-
-
+OTHER_LOSS = (
+    *("data.augment", "data.sampling"),
+    *("train.objective", "train.label_smoothing", "train.class_weights", "train.regularise"),
+)
 # Recipes that differ in these alone give the same weights, but for the seed.
 ALIKE: dict[str, Any] = {"train.seed": 0, "train.test_curve": False, "reported": {}}
 

@@ -115,10 +115,12 @@ class Drawing:
     marks: tuple[Mark, ...]
 
     def write(self, path: Path) -> None:
-        """Write the drawing as what the name of the file says: .svg or .png."""
+        """Write the drawing as what the name of the file says: .svg or .png; its folder is made."""
         if path.suffix.lower() not in (".svg", ".png"):
             raise RecipeError(f"{path.name} is no name for a drawing: it ends with .svg or .png.")
-        write_whole(path, self.svg() if path.suffix.lower() == ".svg" else self.png())
+        content = self.svg() if path.suffix.lower() == ".svg" else self.png()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
 
     def svg(self) -> str:
         """The drawing as SVG: words are words, and it needs nothing but itself.

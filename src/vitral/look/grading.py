@@ -206,7 +206,7 @@ def with_random_weights(model: ViT, seed: int = 0) -> ViT:
     (Adebayo et al. 2018, arXiv:1810.03292)."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        untrained = ViT(model.config)
+        untrained = type(model)(model.config)
         for name in model.config.classifiers:  # they start at zero, and would give no gradient
             for parameter in getattr(untrained, name).parameters():
                 nn.init.normal_(parameter, std=0.02)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitral.model.interface import Layer, Model
+from vitral.model.tutorials import SlicedLinear
 from vitral.training.config import SGD, Adam, AdamW, Muon, Optimizer
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at 0, so that five steps are enough
@@ -132,7 +133,8 @@ def _muon(
 
 def layer_weights(module: nn.Module) -> list[Tensor]:
     """The weights of all linear and convolution layers: not biases, norms, the class token or the position table."""
-    return [layer.weight for layer in module.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    kinds = nn.Linear | nn.Conv2d | SlicedLinear
+    return [layer.weight for layer in module.modules() if isinstance(layer, kinds)]
 
 
 def _layer_shares(model: Model, decay: float) -> dict[int, float]:

@@ -286,7 +286,7 @@ def _load_start(
         loaded = with_resampling(loaded, config.resampling)
     loaded = adapt(loaded, classes=class_names, image_size=config.height_width, channels=config.channels)
     ours, theirs = (one.write() | {"image_size": one.height_width} for one in (config, loaded.model.config))
-    if differences := [name for name in ours if ours[name] != theirs[name]]:
+    if differences := [name for name in ours if ours[name] != theirs.get(name)]:  # another kind may lack it
         name = differences[0]
         raise RecipeError(
             f"model.{name} is {ours[name]}, and {init.weights} has {theirs[name]}: the recipe's model must be the one "
