@@ -277,7 +277,7 @@ def test_the_command_draws_sheets_and_tells_by_its_exit_code(
 
 def test_a_mistake_is_told_before_the_pictures_are_looked_at(clean: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for args, sentence in (
-        (["--augment", "nope"], "There is no recipe or folder nope. `vitral ls` lists the recipes."),
+        (["--augment", "nope"], "There is no recipe or folder nope. `vitral ls` lists the recipes"),
         (["train.epochs=7"], "train.epochs is no setting of the pictures"),
         (["--out", "/proc/nowhere"], "cannot be written"),
     ):

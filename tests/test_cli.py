@@ -147,6 +147,8 @@ def test_predict_gives_json_for_programs(trained: Run, pictures: Path) -> None:
         (["train", "digits", "train.epohcs=3"], 2, "Did you mean train.epochs?"),
         (["train", "digits", "data.source=cats"], 2, "There is no folder, file or named set cats"),
         (["train", "dgits"], 2, "There is no recipe or folder dgits. Did you mean digits?"),
+        (["train", "mu"], 2, "There is no recipe or folder mu. Did you mean mu-cifar10?"),
+        (["train", "SimpleViT"], 2, "`vitral ls tutorials` those of tutorials."),
         (["train", "empty"], 1, "There is no picture in empty."),
         (["train"], 2, "Missing argument 'RECIPE'"),
         (["trian", "digits"], 2, "There is no command trian. Did you mean train?"),

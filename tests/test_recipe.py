@@ -12,7 +12,7 @@ from vitral import Recipe, RecipeError, ViTConfig
 from vitral.data.config import Augment, Data
 from vitral.recipe import Positions, parse_setting
 from vitral.recipes import RECIPES, find_recipe
-from vitral.settings import ELSEWHERE, names
+from vitral.settings import ELSEWHERE, names, unknown
 from vitral.training.config import AdamW, Muon, Schedule, Train
 
 shares = st.floats(0, 0.9)
@@ -112,6 +112,19 @@ def test_another_kind_starts_from_its_defaults_and_what_is_dropped_is_told() -> 
 def test_every_word_of_other_libraries_means_a_setting_that_there_is() -> None:
     assert set(ELSEWHERE.values()) - set(names(Recipe)) == set()
     assert set(ELSEWHERE) & {name.rpartition(".")[2] for name in names(Recipe)} == set()
+
+
+TUTORIALS_WORDS = (
+    "img_size in_chans embed_dim num_heads mlp_ratio num_classes lr "  # Mu
+    "num_channels hidden_size intermediate_size num_attention_heads num_hidden_layers kqv_bias "  # Owen
+    "chw n_patches n_blocks hidden_d n_heads out_d N_EPOCHS LR "  # Pulfer
+    "embedding_dim num_transformer_layers mlp_size mlp_dropout attn_dropout"  # Bourke
+).split()
+
+
+@pytest.mark.parametrize("word", TUTORIALS_WORDS)
+def test_a_word_of_a_tutorial_finds_its_setting(word: str) -> None:
+    assert unknown(word, list(names(Recipe))).endswith(f"Did you mean {ELSEWHERE[word.lower()]}?")
 
 
 @pytest.mark.parametrize(

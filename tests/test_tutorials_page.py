@@ -88,7 +88,7 @@ def test_ls_tutorials_lists_them_with_author_source_and_command(capsys: pytest.C
 
 def shortened(words: list[str]) -> list[str]:
     if words[0] == "train":
-        return [*words, *SHORT.get(words[1], []), "train.budget=2steps", "--out", f"runs/{words[1]}"]
+        return [*words, *SHORT.get(words[1], []), "train.budget=2steps"]
     return [("2" if before == "--examples" else word) for before, word in pairwise(["", *words])]
 
 

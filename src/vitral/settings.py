@@ -98,7 +98,7 @@ def _tables(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _tables(part)
 
 
-# What a setting is called elsewhere (timm, transformers, Lightning, Keras), by the last word of its name.
+# What a setting is called elsewhere (timm, transformers, Lightning, Keras, tutorials), by the last word of its name.
 ELSEWHERE = {
     word: ours
     for ours, words in {
@@ -108,17 +108,18 @@ ELSEWHERE = {
         "data.augment.flip": "hflip horizontal_flip",
         "data.augment.policy": "aa auto_augment autoaugment randaugment",
         "init.weights": "pretrained checkpoint",
+        "model.attention.bias": "qkv_bias kqv_bias",
         "model.channels": "in_chans in_channels num_channels",
-        "model.classes": "num_classes n_classes num_labels",
-        "model.depth": "layers num_layers n_layer num_hidden_layers",
-        "model.heads": "num_heads n_head num_attention_heads",
-        "model.image_size": "img_size input_size resolution imgsz",
-        "model.mlp.ratio": "mlp_ratio",
-        "model.patch_size": "patch",
+        "model.classes": "num_classes n_classes num_labels out_d",
+        "model.depth": "layers num_layers n_layer num_hidden_layers num_transformer_layers n_blocks",
+        "model.heads": "num_heads n_head n_heads num_attention_heads",
+        "model.image_size": "img_size input_size resolution imgsz chw",
+        "model.mlp.ratio": "mlp_ratio mlp_size mlp_dim intermediate_size",
+        "model.patch_size": "patch n_patches num_patches",
         "model.pool": "global_pool pooling",
         "model.positions": "pos_embed pos_embedding position_embedding",
         "model.tokens.registers": "reg_tokens num_registers num_register_tokens",
-        "model.width": "dim embed_dim hidden_size hidden_dim d_model n_embd",
+        "model.width": "dim embed_dim embedding_dim hidden_size hidden_dim hidden_d d_model n_embd",
         "train.accumulate": "grad_accum_steps gradient_accumulation_steps accumulate_grad_batches",
         "train.batch_size": "batch bs batchsize train_batch_size per_device_train_batch_size",
         "train.budget": "time max_time steps max_steps iterations",
@@ -132,8 +133,8 @@ ELSEWHERE = {
         "train.optimizer.weight_decay": "wd",
         "train.patience": "early_stopping early_stopping_patience",
         "train.precision": "amp fp16 bf16 mixed_precision dtype",
-        "train.regularise.attention_dropout": "attn_drop attn_drop_rate attention_probs_dropout_prob",
-        "train.regularise.dropout": "drop drop_rate hidden_dropout_prob",
+        "train.regularise.attention_dropout": "attn_drop attn_drop_rate attn_dropout attention_probs_dropout_prob",
+        "train.regularise.dropout": "drop drop_rate mlp_dropout hidden_dropout_prob",
         "train.regularise.stochastic_depth": "drop_path drop_path_rate",
         "train.schedule": "sched scheduler lr_scheduler lr_scheduler_type",
         "train.warmup": "warmup_epochs warmup_steps warmup_ratio",

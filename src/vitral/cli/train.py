@@ -47,7 +47,11 @@ AFTER, LEAST_AFTER = 0.1, 15.0
 @click.command()
 @click.argument("recipe", required=False, shell_complete=completion.recipes)
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=completion.settings)
-@click.option("--out", type=click.Path(path_type=Path), help="The run's folder. Default: the next free one in runs/.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The run's folder. Default: runs/ and the name of the recipe or the pictures, the next that is free.",
+)
 @click.option("--resume", is_flag=True, help="Go on with what was begun in --out; begin where there is nothing.")
 @click.option("--seeds", type=click.IntRange(2), help="Train as many times, into RUN/seed-0 …; tells mean ± sd.")
 @click.option("--dry-run", is_flag=True, help="Show what would learn, and at which rate; train nothing.")
@@ -84,7 +88,8 @@ def command(
         vitral train --out runs/x --resume      goes on after a stop, to the bit as if there had been none
         vitral train --out runs/x --resume train.epochs=10      trains a finished run longer, to 10 epochs in all
     """
-    from vitral.run import Run
+    from vitral.recipes import RECIPES
+    from vitral.run import Run, free_folder
 
     if recipe and "=" in recipe:
         settings, recipe = (recipe, *settings), None
@@ -93,6 +98,8 @@ def command(
     if recipe is None and (not resume or (settings and out is None)):
         raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
     full_recipe, inputs = None, dict[str, Any]()
+    if recipe in RECIPES and out is None and not resume:
+        out = free_folder(recipe)  # of a recipe its name: several have the same pictures
     if recipe:
         full_recipe, inputs = _load_recipe(recipe, settings, out if resume else None, code)
     elif settings and out:

@@ -200,10 +200,13 @@ def classes(evaluation: "Evaluation") -> None:
             whiskers = [[max(0.0, share - low)], [max(0.0, high - share)]]
             axes.barh(at, share, color=colours.bar, height=0.66)
             axes.errorbar(share, at, xerr=whiskers, fmt="none", ecolor=colours.ink, elinewidth=1.2, capsize=2.5)
-        counts = [f"   {one.right} of {one.pictures}" if one.pictures else "" for one in rows]
-        labels = [caption(one.name, 28) + count for one, count in zip(rows, counts, strict=True)]
-        axes.set_yticks(range(len(rows)), labels, fontsize=size)
-        axes.tick_params(axis="y", length=0)
+        counts = [f"{one.right:,} of {one.pictures:,}" if one.pictures else "" for one in rows]
+        axes.set_yticks(range(len(rows)), [caption(one.name, 28) for one in rows], fontsize=size)
+        for at, count in enumerate(counts):  # in a column of their own, between the names and the bars
+            axes.annotate(
+                count, (0, at), (-6, 0), textcoords="offset points", ha="right", va="center_baseline", fontsize=size
+            )
+        axes.tick_params(axis="y", length=0, pad=16 + 0.54 * size * max(map(len, counts)))
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(0, 1.005)
         axes.xaxis.set_major_formatter(lambda part, _: f"{part:.0%}")

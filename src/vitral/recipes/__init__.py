@@ -103,7 +103,11 @@ def find_recipe(name: str) -> Recipe:
     folders = sorted(path.name for path in Path().iterdir() if path.is_dir() and not path.name.startswith("."))
     if get_close_matches(name, [*RECIPES, *folders]):
         raise RecipeError(unknown(name, [*RECIPES, *folders], "recipe or folder"))
-    raise RecipeError(f"There is no recipe or folder {name}. `vitral ls` lists the recipes.")
+    if begun := [one for one in RECIPES if one.startswith(f"{name.lower()}-")][:3]:  # mu: mu-cifar10
+        raise RecipeError(f"There is no recipe or folder {name}. Did you mean {' or '.join(begun)}?")
+    raise RecipeError(
+        f"There is no recipe or folder {name}. `vitral ls` lists the recipes, `vitral ls tutorials` those of tutorials."
+    )
 
 
 def has_pictures(name: str, settings: Mapping[str, object] | None = None) -> bool:

@@ -238,7 +238,10 @@ def from_hub(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except Exception as error:  # the library's, or those of whatever carries its bytes
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise WeightsError(f"hf:{name} could not be fetched, and is not in the cache ({reason})") from None
+        raise WeightsError(
+            f"hf:{name} could not be fetched, and is not in the cache ({reason}). Without a network here: bring the "
+            f"*.json and *.safetensors of {name} on the Hub from elsewhere, and give their folder instead of hf:{name}."
+        ) from None
 
 
 def _translate(raw: RawWeights, facts: ModelFacts) -> Pretrained:
