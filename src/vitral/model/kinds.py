@@ -41,7 +41,7 @@ class TutorialConfig(ViTConfig):
             if isinstance(own, Part) and part != own:
                 raise ValueError(
                     f"model.kind {self.kind} is its tutorial's model, which has one model.{name}. "
-                    "To change it: model.kind=vit."
+                    "docs/tutorials.md names the recipe of a plain ViT with the same settings, where it can be changed."
                 )
         return self
 

@@ -42,14 +42,14 @@ class Classification(Objective):
 
     @torch.no_grad()
     def validate(self, model: Model, batches: Iterable[Batch]) -> dict[str, float]:
-        """The plain cross-entropy and the accuracy, so that runs with other settings can be compared."""
+        """The loss without settings and the accuracy, so that runs with other settings can be compared."""
         parts = [(model(batch.images, batch.keep).float().cpu(), batch.labels.cpu()) for batch in batches]
         logits, labels = map(torch.cat, zip(*parts, strict=True))
         right = (logits.argmax(dim=1) == labels).double().mean()
-        return {"loss": float(self.plain_loss(logits, labels)), "accuracy": float(right)}
+        return {"loss": float(self.validation_loss(logits, labels)), "accuracy": float(right)}
 
-    def plain_loss(self, logits: Tensor, labels: Tensor) -> Tensor:  # (B, classes), (B,) → ()
-        """What validation tells, whatever the settings are."""
+    def validation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:  # (B, classes), (B,) → ()
+        """The loss that `validate` tells, whatever label_smoothing and class_weights are."""
         return cross_entropy(logits, labels)
 
 
@@ -62,7 +62,7 @@ class DoubleSoftmax(Classification):
     def of_logits(self, logits: Tensor, targets: Tensor) -> Tensor:
         return super().of_logits(logits.softmax(dim=1), targets)
 
-    def plain_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+    def validation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return cross_entropy(logits.softmax(dim=1), labels)
 
 
