@@ -98,7 +98,7 @@ def command(
     if recipe is None and (not resume or (settings and out is None)):
         raise click.UsageError("Missing argument 'RECIPE'. Only `--out RUN --resume` goes without.")
     full_recipe, inputs = None, dict[str, Any]()
-    if recipe in RECIPES and out is None and not resume:
+    if recipe and recipe in RECIPES and out is None and not resume:
         out = free_folder(recipe)  # of a recipe its name: several have the same pictures
     if recipe:
         full_recipe, inputs = _load_recipe(recipe, settings, out if resume else None, code)
