@@ -261,7 +261,7 @@ def draw_depth(to: To, depth: Depth, *, dark: bool = False) -> None:
         for axes in (like, alike):
             axes.set_ylim(min(0.0, axes.get_ylim()[0]), 1.03)
             axes.set_ylabel("cosine")
-        length.legend(frameon=False, fontsize=9)
+        length.legend(frameon=False, fontsize=9, loc="upper left")  # they grow; "best" warns where it takes long
 
 
 def draw_colours(to: To, images: Images, colours: Colours, *, dark: bool = False) -> None:
