@@ -150,13 +150,13 @@ import sys
 from vitral.recipe import Recipe
 from vitral.training.preparation import prepared
 name, how = sys.argv[1:]
-model = {"image_size": 32, "patch_size": 8, "channels": 3, "width": 32, "depth": 2, "heads": 4}
+model = {"image_size": 32, "patch_size": 8, "channels": 3, "width": 32, "depth": 2, "heads": 4, "classes": 0}
 if how == "init":
     from vitral.recipes.choose import choose
     plan = prepared(choose("pictures", {"init.weights": name, "train.budget": "2steps"}).recipe)
     print(plan.about["origin"])
 else:
-    given = {"format": 1, "model": model, "data": {"source": "pictures"}, "teacher": {"source": name}}
+    given = {"model": model, "data": {"source": "pictures"}, "teacher": {"source": name}}
     plan = prepared(Recipe.read(given | {"train": {"budget": "2steps", "batch_size": 4, "compile": "no"}}))
     print(len(plan.teacher))
 """
