@@ -214,6 +214,7 @@ def test_frozen_layers_look_at_test_pictures_once_where_they_fit(
         assert one["test_loss"] == pytest.approx(other["test_loss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_table_has_its_columns_and_says_once_that_it_chooses_nothing(tmp_path: Path) -> None:
     words = ["model.width=16", "model.depth=1", "model.heads=2", "train.epochs=2", "train.test_curve=true"]
     result = CliRunner().invoke(vitral, ["train", "digits", *words, "--out", str(tmp_path / "run")])

@@ -30,6 +30,7 @@ def evaluation(trained: Run) -> Evaluation:
     return evaluate(trained)
 
 
+@pytest.mark.slow
 def test_out_of_time_what_can_wait_is_left_out_and_told(run_copy: Path) -> None:
     """Numbers and figures are there all the same; asked again, the rest is made up for."""
     (run_copy / CHECKED).unlink(missing_ok=True)

@@ -128,6 +128,7 @@ def test_a_run_from_weights_resumes_to_the_bit(pictures: Path, tmp_path: Path) -
     assert not same(whole, "blocks.0.attn.qkv.weight")  # it has thawed
 
 
+@pytest.mark.slow
 def test_a_measured_stem_that_thaws_resumes_to_the_bit_and_its_average_is_settled(
     pictures: Path, tmp_path: Path
 ) -> None:

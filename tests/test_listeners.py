@@ -35,6 +35,7 @@ number = 3
 """
 
 
+@pytest.mark.slow
 def test_a_listener_hears_all_and_its_failure_changes_no_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

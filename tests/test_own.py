@@ -168,6 +168,7 @@ def test_what_it_cannot_do_is_answered_with_a_sentence(
     assert done.returncode in (1, 2) and answer in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_shapes_and_dry_run_show_it(mixed: Run, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(own(tmp_path).to_toml())
     dry = vitral("train", "mine.toml", "--dry-run", cwd=tmp_path)
