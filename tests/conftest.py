@@ -102,6 +102,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(quick_digits(), out=tmp_path_factory.mktemp("session") / "run")
 
 
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of noise, bright and dark, 32×32."""
+    folder, random = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for name, level in (("dark", 60), ("bright", 180)):
+        (folder / name).mkdir()
+        for number in range(24):
+            pixels = np.clip(random.normal(level, 40, (32, 32, 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
 @pytest.fixture
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that moves a hundredth of a second whenever it is looked at: a training takes as long on any machine."""

@@ -180,26 +180,14 @@ def test_what_is_no_number_is_left_out_and_stops_nothing(tmp_path: Path) -> None
     assert "test_gap" in epochs(run)[0] and "test_loss" not in epochs(run)[0]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of noise, bright and dark, 32×32."""
-    folder, random = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
-    for name, level in (("dark", 60), ("bright", 180)):
-        (folder / name).mkdir()
-        for number in range(24):
-            pixels = np.clip(random.normal(level, 40, (32, 32, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{number}.png")
-    return folder
-
-
 def test_frozen_layers_look_at_test_pictures_once_where_they_fit(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the curve is the same where they do not; then the training itself is still from what is cached."""
     from vitral.recipes.choose import choose
 
     given = {"init.weights": str(FIXTURES / "timm_vit"), "train.epochs": 2, "train.batch_size": 8}
-    recipe = choose(str(folder), {**given, "train.baseline": False, "train.budget": "none"}).recipe
+    recipe = choose(str(pictures), {**given, "train.baseline": False, "train.budget": "none"}).recipe
     plain, plan = train(recipe, out=tmp_path / "plain"), prepared(recipe.changed(CURVE))
     assert isinstance(plan.batches, CachedFeatures) and [*plan.batches.held_out] == ["validation", "test"]
     told = train(recipe.changed(CURVE), out=tmp_path / "told")

@@ -4,11 +4,9 @@ import shutil
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from conftest import FIXTURES, slowly, stopped, vit, vit_config
@@ -21,18 +19,6 @@ from vitral.training.feature_cache import CachedFeatures
 from vitral.training.preparation import prepared
 
 WEIGHTS = str(FIXTURES / "timm_vit")
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two classes of noise, bright and dark, 32×32."""
-    folder, random = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
-    for name, level in (("dark", 60), ("bright", 180)):
-        (folder / name).mkdir()
-        for number in range(24):
-            pixels = np.clip(random.normal(level, 40, (32, 32, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{number}.png")
-    return folder
 
 
 def asked(pictures: Path, **settings: object) -> Recipe:
