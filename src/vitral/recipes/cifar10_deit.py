@@ -8,7 +8,9 @@ teacher.kind=soft teacher.temperature=3 teacher.weight=0.1. Two things differ fr
 are those of `cifar10`, with class and distillation token instead of a mean; and the CNN is asked once about each
 picture as it is. In theirs it sees what the pupil sees, at every step: teacher.sees=batch, for half of the time.
 
-Accuracy: not measured yet.
+Accuracy: 84.3 % of the test pictures after 1,810 steps (95 % interval 83.6 to 85.0 %; seed 0, torch 2.13.0), which are
+ten minutes of two quick cores less the teacher's pass. In the same ten minutes `cifar10` without a teacher has 85.1 ±
+0.3 % (2,099 steps), `cifar10-distilled` with what the CNN sees 86.1 ± 0.3 % (1,810 steps; 3 seeds each).
 """
 
 from vitral.model.config import Pool, Tokens
