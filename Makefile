@@ -3,7 +3,7 @@
 PYTHON ?= python3
 INSTALL = .venv/bin/pip install --quiet --constraint constraints.txt
 
-.PHONY: help demo test test-slow format lint coverage docs reference golden kill fuzz clean
+.PHONY: help demo test test-slow format lint coverage docs reference golden kill kill-many fuzz clean
 
 help:                            ## this list
 	@echo '`make demo` and `make test` do everything, and install what they need into .venv, once.'
@@ -44,6 +44,9 @@ golden: .venv/installed-for-tests  ## the golden losses anew, after a change tha
 N ?= 100
 kill: .venv/installed-for-tests  ## kill a training N times at random moments, and compare: make kill N=100
 	.venv/bin/python tests/kill.py $(N)
+
+kill-many: .venv/installed-for-tests  ## the same with two processes and their launcher: make kill-many N=20
+	.venv/bin/python tests/kill_many.py $(N)
 
 fuzz: .venv/installed-for-tests  ## damage N files at random, and read them: make fuzz N=20000
 	.venv/bin/python tests/fuzz.py $(N)

@@ -9,9 +9,9 @@ channels. With 3 it is their ResNet-20, with 9 the ResNet-56 that teaches in `ci
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from vitral.model.cifar_resnet import BasicBlock
 from vitral.model.config import ImageSize, ModelConfig, Regularise
 from vitral.model.interface import Model
-from vitral.model.resnet import BasicBlock
 
 
 class CifarResNetConfig(ModelConfig):

@@ -4,9 +4,11 @@
     python benchmarks/timm_names.py --table src/vitral/weights/timm_architectures.json   # what names stand for
 
 It needs `pip install timm torchvision`, which are no dependencies of Vitral. The models are all names of timm's
-vision_transformer.py and deit.py, with their own width, heads, tokens, norms and MLPs, but two blocks and at most 8 × 8
-patches, and with random numbers in every tensor: no norm is the identity, no bias and no position is zero. Then some
-with arguments of their own: oblong, grey, another activation, other pooling, registers that make another grid possible.
+vision_transformer.py, deit.py, vision_transformer_hybrid.py, swin_transformer.py, swin_transformer_v2.py and
+resnetv2.py, and those of DINOv3 in its eva.py, with their own width, heads, tokens, norms and MLPs, but two blocks (a
+Swin, a ResNet: in each stage) and at most 8 × 8 patches (a Swin: as many as it has), and with random numbers in every
+tensor: no norm is the identity, no bias and no position is zero. Then some with arguments of their own: oblong, grey,
+another activation, other pooling, registers that make another grid possible.
 
 Each is loaded in four ways: the module in memory; the folder that timm's `save_for_hf` writes; the same with a
 config.json that holds the name alone, as earlier versions wrote it; and the file of tensors with nothing beside it.
@@ -17,7 +19,6 @@ import argparse
 import fnmatch
 import json
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -33,8 +34,8 @@ from torch import Tensor, nn
 from vitral import WeightsError, load_pretrained
 from vitral.weights.architectures import Architecture, shape_of
 from vitral.weights.names import renamed
-from vitral.weights.stored import activation_word
-from vitral.weights.timm import TIMM
+from vitral.weights.stored import activation_word, norm_word
+from vitral.weights.timm import TIMM, TIMM_DINOV3
 
 # A torchvision that was made for another torch lacks its compiled operators; timm imports it, and uses none of them.
 _OPERATORS = torch.library.Library("torchvision", "DEF")
@@ -75,27 +76,64 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-def models(only: str) -> Iterator[tuple[str, nn.Module]]:
-    """All names, then those with arguments of their own."""
-    for name in timm.list_models(module="vision_transformer") + timm.list_models(module="deit"):
-        if fnmatch.fnmatch(name, only):
-            yield name, shallow(name)
+FILES = (  # of timm; of eva.py the DINOv3, whose class is another, and LingBot's, which are DINOv3 by another name
+    "vision_transformer",
+    "deit",
+    "vision_transformer_hybrid",
+    "swin_transformer",
+    "swin_transformer_v2",
+    "resnetv2",
+    "eva",
+)
+SIZE = 64  # of the pictures of a ResNet, which takes any
+
+
+def models(only: str) -> Iterator[tuple[str, str, nn.Module]]:
+    """All names, by the file of timm that has them, then models with arguments of their own."""
+    for file in FILES:
+        for name in names(file):
+            if fnmatch.fnmatch(name, only):
+                yield f"{file}.py", name, shallow(name, file)
     for words, arguments in OTHERS.items():
         if fnmatch.fnmatch(words, only):
-            yield words, made("vit_base_patch16_224", **arguments)
+            yield "arguments of their own", words, made("vit_base_patch16_224", depth=2, **arguments)
 
 
-def shallow(name: str) -> nn.Module:
-    """The model of a name with few patches."""
+def names(file: str) -> list[str]:
+    every: list[str] = timm.list_models(module=file)
+    return [name for name in every if file != "eva" or "_dinov3" in name or "lingbot" in name]
+
+
+def shallow(name: str, file: str) -> nn.Module:
+    """The model of a name with few blocks and few patches."""
+    if file == "resnetv2":
+        return made(name)
+    if file.startswith("swin"):
+        return made(name, depths=(2, 2, 2, 2))
     stem = timm.create_model(name, depth=1, device="meta").patch_embed
-    return made(name, img_size=min(stem.grid_size[0], PATCHES) * stem.patch_size[0])
+    return made(name, depth=2, img_size=min(stem.grid_size[0], PATCHES) * stem.feat_ratio(as_scalar=True))
 
 
 def made(name: str, **arguments: Any) -> nn.Module:
-    """With two blocks, random numbers, and without the time that timm takes for its first values."""
-    model = timm.create_model(name, device="meta", **{"depth": 2, "num_classes": 10} | arguments)
-    randomise(model.to_empty(device="cpu"))
+    """With random numbers, and without the time that timm takes for its first values."""
+    arguments = {"num_classes": 10} | arguments
+    model = timm.create_model(name, device="meta", **arguments)
+    if next(model.buffers(), None) is None:
+        shorten(model)
+        model.to_empty(device="cpu")
+    else:  # frequencies of rotary positions, which are no parameters; BatchNorm
+        model = timm.create_model(name, **arguments)
+        shorten(model)
+    randomise(model)
     return model
+
+
+def shorten(model: nn.Module) -> None:
+    """Two blocks for each stage of a ResNet, for which timm takes no argument."""
+    backbone = getattr(model.patch_embed, "backbone", None) if hasattr(model, "patch_embed") else model
+    for stage in getattr(backbone, "stages", ()):
+        if hasattr(stage, "blocks"):
+            del stage.blocks[2:]
 
 
 @torch.no_grad()
@@ -117,8 +155,9 @@ def randomise(model: nn.Module) -> None:
 
 
 def outcomes(model: nn.Module, folder: Path) -> dict[str, str]:
-    """For each way: equal, DIFFERENT, or the sentence that refuses it."""
-    channels, size = model.patch_embed.proj.weight.shape[1], model.patch_embed.img_size
+    """For each way: equal, DIFFERENT, CRASHED, or the sentence that refuses it."""
+    channels = next(part.in_channels for part in model.modules() if isinstance(part, nn.Conv2d))
+    size = model.patch_embed.img_size if hasattr(model, "patch_embed") else (SIZE, SIZE)
     images = torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         theirs = model.eval()(images)
@@ -145,7 +184,7 @@ def outcome(source: nn.Module | Path, images: Tensor, theirs: Tensor) -> str:
     except WeightsError as error:
         return str(error)
     except Exception as error:
-        return f"DIFFERENT ({type(error).__name__}: {error})"
+        return f"CRASHED ({type(error).__name__}: {error})"
     if ours.shape != theirs.shape:
         return f"DIFFERENT (shape {tuple(ours.shape)})"
     difference = float((ours - theirs).abs().max() / theirs.abs().max())
@@ -163,11 +202,12 @@ def cause(sentence: str) -> str:
 def table() -> list[dict[str, Any]]:
     """What tensors do not tell, of every name whose tensors Vitral has a place for; one row for names that agree."""
     rows: dict[str, dict[str, Any]] = {}
-    for name in timm.list_models(module="vision_transformer") + timm.list_models(module="deit"):
+    for name in names("vision_transformer") + names("deit") + names("eva"):
         model = timm.create_model(name, depth=1, device="meta")
         norms = [part for part in model.modules() if "norm" in type(part).__name__.lower()]
-        tensors, left_over = renamed(model.state_dict(), TIMM)
-        if left_over or not all(isinstance(norm, nn.LayerNorm) for norm in norms):
+        rotary = model.pos_embed is None
+        tensors, left_over = renamed(model.state_dict(), TIMM_DINOV3 if rotary else TIMM)
+        if left_over or len({norm_word(norm) for norm in norms}) > 1 or not norm_word(norms[0]):
             continue
         block = model.blocks[0]
         assert {norm.eps for norm in norms} == {block.norm1.eps}, name
@@ -176,9 +216,12 @@ def table() -> list[dict[str, Any]]:
             "heads": block.attn.num_heads,
             "mlp": activation_word(block.mlp.act),
             "norm_eps": block.norm1.eps,
-            "pool": {"token": "class", "avg": "mean"}[model.global_pool],
-            "blocks": {"Block": "pre-norm", "ResPostBlock": "post-norm"}[type(block).__name__],
-            "placed": not model.no_embed_class,
+            "pool": {"token": "class", "avg": "mean", "map": "map"}[model.global_pool],
+            "prefix": getattr(model, "pool_include_prefix", False),
+            "norm": norm_word(block.norm1),
+            "blocks": {"ResPostBlock": "post-norm"}.get(type(block).__name__, "pre-norm"),
+            "rotary": rotary,
+            "placed": not model.no_embed_class or rotary,
         }
         usual = {field.name: field.default for field in fields(Architecture)}
         row = {key: value for key, value in row.items() if value != usual[key]}
@@ -195,38 +238,35 @@ def main() -> None:
     if arguments.table:
         arguments.table.write_text("[\n" + ",\n".join(map(json.dumps, table())) + "\n]\n")
         return
-    started_at, rows = time.perf_counter(), {}
-    for name, model in models(arguments.only):
-        folder = Path(tempfile.mkdtemp())
-        try:
-            rows[name] = outcomes(model, folder)
-        finally:
-            shutil.rmtree(folder)
-        print(
-            f"{name:45}",
-            *(
-                f"{word if (word := one.split()[0]) in ('equal', 'DIFFERENT') else 'refused':10}"
-                for one in rows[name].values()
-            ),
-            file=sys.stderr,
-        )
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1))
-    for title, names in (("names", [name for name in rows if name not in OTHERS]), ("others", [*OTHERS])):
-        show(title, {name: rows[name] for name in names if name in rows})
-    print(f"timm {timm.__version__}, torch {torch.__version__}, {time.perf_counter() - started_at:.0f} s")
+    started_at = time.perf_counter()
+    groups: dict[str, dict[str, dict[str, str]]] = {}
+    for group, name, model in models(arguments.only):
+        with tempfile.TemporaryDirectory() as folder:
+            row = groups.setdefault(group, {})[name] = outcomes(model, Path(folder))
+        print(f"{name:45}", *(f"{kind_of(one):10}" for one in row.values()), file=sys.stderr, flush=True)
+        if arguments.json:
+            arguments.json.write_text(json.dumps(groups, indent=1))
+    for group, rows in groups.items():
+        show(group, rows)
+    print(f"\ntimm {timm.__version__}, torch {torch.__version__}, {time.perf_counter() - started_at:.0f} s")
 
 
-def show(title: str, rows: dict[str, dict[str, str]]) -> None:
+def kind_of(outcome: str) -> str:
+    word = outcome.partition(" ")[0]
+    return word if word in ("equal", "DIFFERENT", "CRASHED") else "refused"
+
+
+def show(group: str, rows: dict[str, dict[str, str]]) -> None:
     for way in WAYS:
-        kinds: dict[str, list[str]] = {}
+        counts = Counter(kind_of(row[way]) for row in rows.values())
+        print(f"\n{group}, {way}, {len(rows)} names:", ", ".join(f"{count} {kind}" for kind, count in counts.items()))
+        causes: dict[str, list[str]] = {}
         for name, row in rows.items():
-            kinds.setdefault(cause(row[way]), []).append(name)
-        counts = Counter({kind: len(names) for kind, names in kinds.items()})
-        print(f"\n{way}, {len(rows)} {title}: {counts['equal']} equal")
-        for kind, count in counts.most_common():
-            if kind != "equal":
-                print(f"  {count:4}  {kind}  [{', '.join(kinds[kind][: 60 if kind.startswith('DIFF') else 2])}]")
+            causes.setdefault(cause(row[way]), []).append(name)
+        for words, names in sorted(causes.items(), key=lambda pair: -len(pair[1])):
+            if words != "equal":
+                shown = names[:2] if kind_of(words) == "refused" else names
+                print(f"  {len(names):4}  {words}  [{', '.join(shown)}]")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """What the tests share: a tiny model, a tiny run, pictures, and where the large data lies if it is there."""
 
+import json
 import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from itertools import count, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 # Before torch is loaded, and for the processes that tests start: these models are too small for two threads, which only
 # wait for each other where the machine has other work.
@@ -18,15 +19,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from numpy.typing import NDArray
 from PIL import Image
 
 from vitral import Run, ViT, ViTConfig, events, train
+from vitral.cli import main
 from vitral.model.config import ModelConfig
 from vitral.model.interface import Model
 from vitral.recipe import Recipe
 from vitral.recipes import digits
 from vitral.training.speed import bfloat16_speed
+
+settings.register_profile("shared", deadline=None)  # machines are shared: no test asks how long something took
+settings.load_profile("shared")
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FORMAT_1 = Path(__file__).parent / "runs" / "format-1"
@@ -43,6 +49,15 @@ def vit(model: Model) -> ViT:
 def vit_config(config: ModelConfig) -> ViTConfig:
     assert isinstance(config, ViTConfig)
     return config
+
+
+def with_groups(name: str, folder: Path, weights: str = "model.safetensors") -> Path:
+    """A fixture with a ResNet of four groups before its ViT, which the fixture's about.json has in words only."""
+    facts = json.loads((FIXTURES / name / "about.json").read_text())
+    folder.mkdir(exist_ok=True)
+    shutil.copy(FIXTURES / name / weights, folder / weights)
+    (folder / "about.json").write_text(json.dumps(facts | {"groups": 4}))
+    return folder
 
 
 def slowly(*cases: object) -> list[object]:
@@ -138,6 +153,33 @@ def seven() -> NDArray[np.uint8]:
     picture = index.storage.read(int(np.flatnonzero(index.labels == 7)[0]))
     assert isinstance(picture, np.ndarray)
     return picture
+
+
+class Called(NamedTuple):
+    """What a command printed, and how it ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def called(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Called]:
+    """The command `vitral` in this process: where one of its own adds nothing, it saves the start."""
+
+    def call(*args: object, cwd: Path | None = None) -> Called:
+        if cwd:
+            monkeypatch.chdir(cwd)
+        capfd.readouterr()
+        code = 0
+        try:
+            main([str(arg) for arg in args])
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+        told = capfd.readouterr()
+        return Called(code, told.out, told.err)
+
+    return call
 
 
 @pytest.fixture

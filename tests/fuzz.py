@@ -219,6 +219,9 @@ def calibrated() -> Files:
 
 @cache
 def pictures() -> Files:
+    import pillow_heif
+
+    pillow_heif.register_heif_opener()  # which also lets Pillow write
     made: Files = {}
     colour = np.stack([PICTURE, PICTURE.T, 255 - PICTURE], axis=2)
     ways: list[tuple[str, str, dict[str, Any]]] = [
@@ -229,6 +232,8 @@ def pictures() -> Files:
         ("lossless.webp", "WEBP", {"lossless": True}),
         ("plain.bmp", "BMP", {}),
         ("film.gif", "GIF", {"save_all": True, "append_images": [Image.fromarray(PICTURE.T)]}),
+        ("plain.avif", "AVIF", {"speed": 10}),
+        ("plain.heic", "HEIF", {"quality": 50}),
         ("film.webp", "WEBP", {"save_all": True, "append_images": [Image.fromarray(colour[::-1])]}),
         ("film.png", "PNG", {"save_all": True, "append_images": [Image.fromarray(colour[::-1])]}),
         *(
@@ -238,10 +243,11 @@ def pictures() -> Files:
     ]
     exif = Image.Exif()
     exif[0x0112], exif[0x010E] = 6, "a picture"
+    with_exif = ("JPEG", "PNG", "WEBP", "TIFF", "AVIF", "HEIF")
     for name, kind, options in ways:
         file = io.BytesIO()
         image = Image.fromarray(PICTURE if name in ("grey.jpg", "film.gif") else colour)
-        image.save(file, kind, **options, **({"exif": exif} if kind in ("JPEG", "PNG", "WEBP", "TIFF") else {}))
+        image.save(file, kind, **options, **({"exif": exif} if kind in with_exif else {}))
         made[name] = file.getvalue()
     import tifffile
 

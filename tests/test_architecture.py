@@ -40,6 +40,9 @@ PARTS: list[dict[str, Any]] = [
     {"tokens": "none", "pool": "mean", "positions": "none", "head": "none", "classes": 0, "channels": 1},
     {"image_size": 4, "heads": 1, "classes": 1, "positions": "sincos-1d"},
     {"image_size": 8, "heads": 64},
+    {"tokens": {"kind": "tasks", "outputs": [10, 2], "registers": 4}, "classes": 12},
+    {"tokens": {"kind": "tasks", "outputs": [2] * 30}, "classes": 60, "positions": "rotary"},
+    {"image_size": 64, "patch_size": 16, "stem": {"kind": "resnet", "depths": [1, 2, 1]}, "pool": "map"},
     {"image_size": [512, 16], "patch_size": 8, "width": 1280, "heads": 16, "depth": 32, "classes": 100_000},
 ]
 NAMED = {name: ViTConfig.named(name) for name in ("Ti/16", "B/16", "L/32", "H/14")}
@@ -71,7 +74,8 @@ def compare_numbers(config: ModelConfig, drawing: Drawing) -> None:
     total = sum(parameter.numel() for parameter in model.parameters())
     assert f"{total:,}" in words and f"{total:,} parameters" in drawing.description
     if not isinstance(config, ViTConfig):
-        assert {row.name for row in shapes(config)} <= set(words)
+        inside = {row.name.rpartition("*.") if row.times > 1 else ("", "", row.name) for row in shapes(config)}
+        assert {name for *_, name in inside} | {f"{shared}*" for shared, *_ in inside if shared} <= set(words)
         return
     (height, width), (down, across) = config.height_width, config.grid
     tokens = down * across + config.extra
@@ -102,7 +106,7 @@ def check_room(drawing: Drawing) -> None:
     assert min(t.size for t in texts_of(drawing)) >= 9
 
 
-DEEP = ["L/32", "H/14", "parts 2", "parts 9"]
+DEEP = ["L/32", "H/14", "parts 2", "parts 12"]
 
 
 @pytest.mark.parametrize("name", [*(name for name in CONFIGS if name not in DEEP), *slowly(*DEEP)])
@@ -131,6 +135,22 @@ def test_parts_are_called_by_their_words() -> None:
     white = ViTConfig.model_validate(SMALL | {"stem": "whitened", "positions": "sincos-2d", "pool": "mean"})
     words = " ".join(text.words for text in texts_of(architecture(white, "white")))
     assert "Stem: whitened" in words and "sincos-2d positions" in words and "mean of 64 patches" in words
+
+
+def test_tasks_have_tokens_places_and_heads_of_their_own() -> None:
+    two = ViTConfig.model_validate(SMALL | {"tokens": {"kind": "tasks", "outputs": [10, 2]}, "classes": 12})
+    words = [text.words for text in texts_of(architecture(two, "two"))]
+    told = ("2 tasks", "0–1", "task tokens", "read: each task’s token", "64 → 10, 2", "12 outputs of 2 tasks")
+    assert set(told) <= set(words)
+    assert not any(wrong in word for wrong in ("distilled", "class") for word in words)
+
+
+def test_equation_4_is_marked_where_there_is_a_norm() -> None:
+    for norm, marked in (("before", True), ("after", True), ("none", False)):
+        config = ViTConfig.model_validate(SMALL | {"pool": {"kind": "mean", "norm": norm}})
+        words = [text.words for text in texts_of(architecture(config, "small"))]
+        assert any(text.endswith("\u2003(4)") for text in words) == marked
+        assert any("(1) to (4)" in text for text in words) == marked
 
 
 def test_it_follows_the_theme_and_tells_those_who_do_not_see_it() -> None:

@@ -435,7 +435,7 @@ augments = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     how=augments,
     channels=st.sampled_from([1, 3, 5]),

@@ -169,3 +169,10 @@ def test_evaluation_sees_the_centre_of_every_picture_once() -> None:
     made: Pack = batches.pack
     images = torch.cat([batch.images for batch in in_order(made, made.of("train"), batches.preprocess, 33)])
     assert torch.equal(images, batches.preprocess.normalise(torch.from_numpy(made.images[:, :, 2:18, 2:18])))
+
+
+def test_of_large_pictures_fewer_are_looked_at_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = photos()  # of 16 × 16
+    monkeypatch.setattr("vitral.data.batches.LARGE", 2 * 2)
+    sizes = [len(batch.samples) for batch in in_order(batches.pack, batches.pack.of("train"), batches.preprocess)]
+    assert sizes == [4] * 25

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from conftest import Called
+from vitral import DataError
 from vitral.cli import main
 from vitral.data.check import Report, check
 from vitral.data.config import Data
@@ -118,13 +120,35 @@ def test_one_of_everything_is_found(clean: Path) -> None:
     assert all(finding.what.endswith(".") and finding.advice.endswith(".") for finding in found.findings)
 
 
-def test_pictures_of_a_telephone_are_not_passed_over_in_silence(clean: Path) -> None:
+def test_among_too_many_to_compare_each_with_each_an_index_finds_the_same(
+    clean: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: Callable[..., Called]
+) -> None:
+    pytest.importorskip("usearch", reason="usearch is not installed (pip install 'vitral[test]')")
+    plant(clean)
+    index = open_source(Data(source=str(clean), validation=0))
+    monkeypatch.setattr("vitral.data.check.MOST_COMPARED", 100_000_000)
+    each_with_each = check(index)
+    monkeypatch.setattr("vitral.data.check.MOST_COMPARED", 100)
+    by_index = check(index, directory=tmp_path / "data")
+    assert by_index.findings == each_with_each.findings and by_index.compared
+    assert not [
+        path for path in (tmp_path / "data").iterdir() if path.is_file()
+    ]  # thumbnails lay there, without a name
+    (tmp_path / "a file").touch()
+    with pytest.raises(DataError, match="GB for thumbnails cannot be had in"):
+        check(index, directory=tmp_path / "a file")
+    monkeypatch.setattr("vitral.data.check.HAS_INDEX", False)
+    told = called("check", "clean", cwd=tmp_path).stdout
+    assert "Near copies were not looked for" in told and "pip install 'vitral[near]'" in told.replace("\n", " ")
+
+
+def test_raw_pictures_of_a_camera_are_not_passed_over_in_silence(clean: Path) -> None:
     for number in range(3):
-        path = clean / "train" / "ash" / f"IMG_{number}.HEIC"
+        path = clean / "train" / "ash" / f"IMG_{number}.DNG"
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"....ftypheic")
+        path.write_bytes(b"II*\0")
     found = report(clean)
-    assert kinds(found)["unread"] is True and "3 .heic" in found.findings[0].what
+    assert kinds(found)["unread"] is True and "3 .dng" in found.findings[0].what
 
 
 def test_what_is_wrong_with_the_classes(clean: Path, tmp_path: Path) -> None:
@@ -136,6 +160,9 @@ def test_what_is_wrong_with_the_classes(clean: Path, tmp_path: Path) -> None:
         save(texture(3000 + number), clean / "train" / "Oak" / f"{number}.png")
     found = kinds(report(clean))
     assert (found["few"], found["imbalance"], found["names"], found["not-in-split"]) == (False, False, True, False)
+    advice = {one.kind: one.advice for one in report(clean).findings}
+    assert "how well that class is recognised" in advice["not-in-split"]
+    assert "look at each class's figures, not at the accuracy alone" in advice["imbalance"]
     save(texture(1), tmp_path / "one" / "ash" / "1.png")
     assert kinds(report(tmp_path / "one"))["one-class"] is True
 

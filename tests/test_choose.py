@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
-from conftest import FIXTURES, quick_digits
-from test_cli import vitral
+from conftest import FIXTURES, Called, quick_digits
 from vitral import Recipe, RecipeError, Run, RunError, Step, events, load_pretrained, train
 from vitral.data.config import Data
 from vitral.data.pack import Pack, pack
@@ -19,11 +19,13 @@ from vitral.data.sources import open_source
 from vitral.evaluation.baseline import BaselineComparison, compare_with_baseline
 from vitral.evaluation.evaluate import evaluate
 from vitral.evaluation.paired import luck
+from vitral.model import build
 from vitral.progress import Progress, drain
 from vitral.recipes import find_recipe, has_pictures
 from vitral.recipes.choose import choose
 from vitral.run import Baseline
 from vitral.training.baseline import baseline
+from vitral.training.preparation import complete
 
 
 def folder_of(tmp_path: Path, each: int, size: tuple[int, int], mode: str = "RGB", classes: int = 3) -> Path:
@@ -70,6 +72,13 @@ def test_what_large_photographs_cost_is_told(tmp_path: Path) -> None:
         assert not any("data.jpeg=scaled" in reason for reason in choose(source, {"data.jpeg": "scaled"}).why)
 
 
+def test_what_becomes_of_oblong_pictures_is_told(tmp_path: Path) -> None:
+    for size, is_told in (((64, 64), False), ((90, 60), True)):
+        source = str(folder_of(tmp_path / str(size[0]), 3, size, classes=2))
+        assert any("All of each picture is seen" in reason for reason in choose(source).why) == is_told
+        assert not any("All of each picture" in reason for reason in choose(source, {"data.resize": "crop"}).why)
+
+
 @pytest.mark.parametrize("weights", ["none", "timm_vit", "hf_vit", "dinov2_reference"])
 def test_pictures_are_prepared_as_every_library_can(tmp_path: Path, weights: str) -> None:
     """Of weights that were made with another resize, the share is kept: square pictures are seen as before."""
@@ -112,18 +121,20 @@ def test_a_time_that_is_none_is_a_sentence(tmp_path: Path) -> None:
         choose(str(folder_of(tmp_path, 8, (90, 70))), {"train.budget": "soon"})
 
 
-def test_too_few_pictures_to_test_with_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+def test_too_few_pictures_to_test_with_are_refused_before_anything_is_made(
+    called: Callable[..., Called], tmp_path: Path
+) -> None:
     pictures = folder_of(tmp_path / "pictures", 1, (8, 8))
-    told = vitral("train", pictures, "--out", tmp_path / "run")
+    told = called("train", pictures, "--out", tmp_path / "run")
     assert told.returncode == 1 and "Give each class at least three." in told.stderr
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_is_told_as_such(called: Callable[..., Called], tmp_path: Path) -> None:
     (tmp_path / "flowers").mkdir()
-    near = vitral("train", "flowrs", cwd=tmp_path)
+    near = called("train", "flowrs", cwd=tmp_path)
     assert near.returncode != 0 and "no recipe or folder flowrs. Did you mean flowers?" in near.stderr
-    assert "There is no folder or file ./flowrs." in vitral("train", "./flowrs", cwd=tmp_path).stderr
+    assert "There is no folder or file ./flowrs." in called("train", "./flowrs", cwd=tmp_path).stderr
 
 
 def test_what_has_pictures_is_told_from_recipes(tmp_path: Path) -> None:
@@ -135,9 +146,9 @@ def test_what_has_pictures_is_told_from_recipes(tmp_path: Path) -> None:
     assert find_recipe(str(pictures)) == choose(str(pictures)).recipe
 
 
-def test_what_was_chosen_can_be_written_and_changed(tmp_path: Path) -> None:
+def test_what_was_chosen_can_be_written_and_changed(called: Callable[..., Called], tmp_path: Path) -> None:
     pictures = folder_of(tmp_path / "pictures", 4, (8, 8))
-    shown = vitral("show", pictures)
+    shown = called("show", pictures)
     assert shown.returncode == 0
     assert Recipe.from_toml(shown.stdout) == choose(str(pictures)).recipe
 
@@ -267,10 +278,11 @@ def test_a_baseline_of_a_later_format_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_folder_of_twelve_pictures_is_trained_and_not_believed(tmp_path: Path) -> None:
+def test_a_folder_of_twelve_pictures_is_trained_and_not_believed(called: Callable[..., Called], tmp_path: Path) -> None:
     pictures = folder_of(tmp_path / "pictures", 4, (40, 40))
-    told = vitral("train", pictures, "train.budget=60steps", "--out", tmp_path / "run")
+    told = called("train", pictures, "train.budget=60steps", "--out", tmp_path / "run")
     assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("There is no test set: ") and told.stdout.count("There is no test set: ") == 1
     assert "Pictures of about 40 × 40 pixels" in told.stdout
     assert f"vitral show {pictures} train.budget=60steps > mine.toml" in told.stdout
     assert "To compare with, " in told.stdout
@@ -291,3 +303,17 @@ def test_real_photographs_beat_the_baseline_or_are_not_trusted(
     if "cannot be trusted" not in found.baseline.verdict:
         assert found.accuracy > found.baseline.accuracy
     assert found.accuracy > 1 / len(found.weights.class_names)
+
+
+@pytest.mark.parametrize("kind", ["swin", "resnet"])
+@pytest.mark.parametrize("size", [(300, 200), (33, 45), (8, 8)], ids=str)
+def test_a_model_of_another_kind_is_chosen_as_small(kind: str, size: tuple[int, int], tmp_path: Path) -> None:
+    """With no more to be set: what cannot leave patches out sees all of them."""
+    folder = str(folder_of(tmp_path / "pictures", 4, size))
+    chosen, usual = choose(folder, {"model.kind": kind}), choose(folder).recipe
+    recipe = chosen.recipe
+    assert (recipe.model.kind, recipe.model.height_width) == (kind, usual.model.height_width)
+    assert recipe == usual.changed({"model": recipe.model.write(), "train.patches": "fixed"})
+    model = build(complete(recipe.model, chosen.index))
+    assert sum(one.numel() for one in model.parameters()) < 400_000
+    assert model(torch.zeros(1, 3, *recipe.model.height_width)).shape == (1, 3)

@@ -1,6 +1,7 @@
 """The command, as a person or a program calls it. Where a process of its own adds nothing, `called` saves the start."""
 
 import csv
+import io
 import json
 import os
 import shutil
@@ -9,14 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from conftest import quick_digits, slowly
+from conftest import FORMAT_1, Called, quick_digits, slowly
 from vitral import Recipe, Run
 from vitral.cli import COMMANDS, main
 
@@ -27,33 +28,6 @@ def vitral(*args: object, cwd: Path | None = None, **env: str) -> subprocess.Com
     return subprocess.run(
         [*VITRAL, *map(str, args)], capture_output=True, text=True, cwd=cwd, env=os.environ | env, timeout=120
     )
-
-
-class Called(NamedTuple):
-    """What a command printed, and how it ended."""
-
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def called(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Called]:
-    """The same command in this process."""
-
-    def call(*args: object, cwd: Path | None = None) -> Called:
-        if cwd:
-            monkeypatch.chdir(cwd)
-        capfd.readouterr()
-        code = 0
-        try:
-            main([str(arg) for arg in args])
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else 1
-        told = capfd.readouterr()
-        return Called(code, told.out, told.err)
-
-    return call
 
 
 @pytest.mark.slow
@@ -116,12 +90,48 @@ def test_predict_answers_for_a_folder_and_names_what_it_could_not_read(
     assert again.returncode == 1 and "a.png" in again.stdout  # asked for by name, and not answered
 
 
-def test_predict_gives_json_for_programs(trained: Run, pictures: Path) -> None:
-    done = vitral("predict", trained.folder / "model.safetensors", pictures / "a.png", "--json", "--unsure", "0")
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
+    """What stands on standard input."""
+    return lambda content: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_predict_takes_a_picture_from_standard_input(
+    called: Callable[..., Called], typed: Callable[[bytes], None], trained: Run, pictures: Path
+) -> None:
+    typed((pictures / "a.png").read_bytes())
+    [answer] = json.loads(called("predict", trained.folder, "-", "--json").stdout)
+    [expected] = json.loads(called("predict", trained.folder, pictures / "a.png", "--json").stdout)
+    assert answer == expected | {"path": "-"}
+    typed(b"no picture")
+    done = called("predict", trained.folder, "-")
+    assert done.returncode == 1 and done.stderr.startswith("Error: The picture is not a picture that Vitral reads")
+
+
+def test_predict_takes_a_list_of_paths(
+    called: Callable[..., Called], typed: Callable[[bytes], None], trained: Run, pictures: Path, tmp_path: Path
+) -> None:
+    """Answered in its order; what cannot be read is named, as in a folder."""
+    lines = b"".join(os.fsencode(pictures / name) + b"\n" for name in ("broken.jpg", "a.png"))
+    lines += os.fsencode(pictures) + b"/\xff.png\r\n\n"
+    (tmp_path / "list.txt").write_bytes(lines)
+    of_file = called("predict", trained.folder, "--list", tmp_path / "list.txt", "--json")
+    typed(lines)
+    of_stdin = called("predict", trained.folder, "--list", "-", "--json")
+    assert of_file.stdout == of_stdin.stdout and of_file.returncode == 0
+    broken, first, second = json.loads(of_file.stdout)
+    assert "error" in broken and first["label"] == second["label"]
+    (tmp_path / "list.txt").write_text("\n\n")
+    empty = called("predict", trained.folder, "--list", tmp_path / "list.txt")
+    assert empty.returncode == 1 and "The list is empty" in empty.stderr
+
+
+def test_predict_gives_json_for_programs(called: Callable[..., Called], trained: Run, pictures: Path) -> None:
+    done = called("predict", trained.folder / "model.safetensors", pictures / "a.png", "--json", "--unsure", "0")
     (answer,) = json.loads(done.stdout)
     assert answer["label"] == answer["probabilities"][0]["label"]
     assert answer["unsure"] is False
-    line = vitral("predict", trained.folder, pictures / "a.png").stdout
+    line = called("predict", trained.folder, pictures / "a.png").stdout
     assert f"{answer['label']} {answer['probability']:.1%}" in line
 
 
@@ -131,7 +141,10 @@ def test_predict_gives_json_for_programs(trained: Run, pictures: Path) -> None:
         (["predict", "RUN", "text.png"], 1, "text.png is not a picture that Vitral reads"),
         (["predict", "RUN", "missing.png"], 1, "missing.png is not there"),
         (["predict", "RUN", "empty"], 1, "There is no picture in empty"),
-        (["predict", "RUN"], 2, "Missing argument 'PICTURE|FOLDER"),
+        (["predict", "RUN"], 2, "Missing argument 'PICTURE|FOLDER|-...', or --list FILE"),
+        (["predict", "RUN", "-", "text.png"], 2, "Standard input, -, is one picture or one list, and stands alone"),
+        (["predict", "RUN", "text.png", "--device", "gpu"], 2, "device is gpu, and torch finds none here"),
+        (["predict", "text.onnx", "text.png"], 1, "There is no file text.onnx"),
         (["predict", "RUN", "text.png", "--unsure", "7"], 2, "7.0 is not in the range 0<=x<=1"),
         (["predict", "RUN", "empty", "--csv", "empty"], 2, "--csv empty is a folder, and a file was expected"),
         (["predict", "runs/none", "text.png"], 1, "There is no run and no file of weights runs/none"),
@@ -143,6 +156,13 @@ def test_predict_gives_json_for_programs(trained: Run, pictures: Path) -> None:
         (["shapes", "B16"], 2, "There is no size, recipe or run B16. Did you mean B/16?"),
         (["train", "digits", "--epochs", "5"], 2, "Settings are written without dashes: name=value"),
         (["shapes", "B/15"], 2, "model.patch_size 15 does not divide model.image_size 224"),
+        (["shapes", "B/16", "model.hedas=6"], 2, "There is no setting model.hedas. Did you mean model.heads?"),
+        (
+            ["shapes", "RUN", "model.heads=6"],
+            2,
+            "is a run, and its model is as it was trained. With settings: vitral shapes",
+        ),
+        (["shapes", "paper-b16-jft"], 2, "leaves the pictures to you, and with them how many classes there are"),
         (["train", "digits", "train.epochs=many"], 2, 'train.epochs is "many", and should be a whole number'),
         (["train", "digits", "train.epohcs=3"], 2, "Did you mean train.epochs?"),
         (["train", "digits", "data.source=cats"], 2, "There is no folder, file or named set cats"),
@@ -177,6 +197,13 @@ def test_shapes_knows_sizes_recipes_and_runs(called: Callable[..., Called], trai
     told = json.loads(called("shapes", trained.folder, "--json").stdout)
     assert told["parameters"] == sum(p.numel() for p in trained.weights().model.parameters())
     assert called("shapes", "digits").returncode == 0
+
+
+def test_shapes_and_drawings_are_of_the_model_with_its_settings(called: Callable[..., Called], tmp_path: Path) -> None:
+    told = called("shapes", "owen-cifar10", "model.patch_size=1", "model.depth=2", "--draw", tmp_path / "pixels.svg")
+    assert "1025 tokens of width 48" in told.stdout
+    drawn = (tmp_path / "pixels.svg").read_text()
+    assert "owen-cifar10, model.patch_size=1, model.depth=2" in drawn and "Encoder × 2" in drawn
 
 
 def test_doctor_shows_what_it_runs_on(called: Callable[..., Called]) -> None:
@@ -424,7 +451,7 @@ def test_of_a_damaged_picture_one_sentence_is_printed(tmp_path: Path) -> None:
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "a.tif", exif=Image.Exif())
     content = (tmp_path / "a.tif").read_bytes()
     (tmp_path / "a.tif").write_bytes(content[: len(content) - 40])
-    done = vitral("predict", Path(__file__).parent / "runs" / "format-1", tmp_path / "a.tif")
+    done = vitral("predict", FORMAT_1, tmp_path / "a.tif")
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
 
 

@@ -22,6 +22,16 @@ def test_the_default_is_the_papers_base_model() -> None:
         ({"depth": 10**9}, "depth is 1000000000, and should be at most 1000."),
         ({"heads": 7}, "model.heads 7 does not divide model.width 768"),
         ({"patch_size": 15}, "model.patch_size 15 does not divide model.image_size 224. 1, 2, 4, 7, 8, 14, 16"),
+        (
+            {"patch_size": 16, "image_size": 330},
+            "model.patch_size 16 does not divide model.image_size 330. 1, 2, 3, 5, 6, 10, …, 55, 66, 110, 165, 330 do. "
+            "Set model.patch_size=… or choose another model.image_size, such as 320 or 336.",
+        ),
+        (
+            {"patch_size": 16, "image_size": 10},
+            "model.patch_size 16 does not divide model.image_size 10. 1, 2, 5, 10 do. "
+            "Set model.patch_size=… or choose another model.image_size, such as 16.",
+        ),
         ({"image_size": "big"}, 'image_size is "big", and should be a whole number or a list.'),
         ({"image_size": (224, -16)}, "model.image_size -16 is not between 1 and 65,536"),
         ({"mlp": "relu"}, 'mlp.kind is "relu", and should be "gelu", "gelu-tanh", "gelu-quick" or "swiglu".'),
@@ -45,8 +55,8 @@ def test_the_default_is_the_papers_base_model() -> None:
         ({"image_size": (8, 8, 8)}, "image_size is [8, 8, 8], and should be a whole number or a list of 2 numbers."),
         ({"mlp": 4}, "mlp is 4, and should be a word or a table."),
         (
-            {"kind": "swin"},
-            "model.kind is swin, and should be vit, mu, owen, pulfer, bourke, or a class in a Python file",
+            {"kind": "swim"},
+            "model.kind is swim, and should be vit, mu, owen, pulfer, bourke, resnet, swin, or a class in a",
         ),
     ],
 )

@@ -261,7 +261,7 @@ def test_what_others_report_changes_no_bit_and_hinders_no_resume(tmp_path: Path,
     assert weights(resumed) == weights(whole) and resumed.recipe == reported
     longer = train(plain.changed({"train.epochs": 3}), out=run, resume=True)
     assert longer.recipe.reported == Reported() and longer.record.steps == 48
-    with pytest.raises(RunError, match=r"train\.test_curve was True and is None"):
+    with pytest.raises(RunError, match=r"train\.test_curve was True and is not set"):
         train(plain.changed({"train.test_curve": False}), out=tmp_path / "whole", resume=True)
 
 

@@ -255,7 +255,7 @@ sides = st.integers(1, 60)
 
 @given(height=sides, width=sides, out=st.tuples(sides, sides))
 @example(height=225, width=225, out=(224, 224))  # once a box offset of −1e-14
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_crop_takes_the_largest_centred_part(height: int, width: int, out: tuple[int, int]) -> None:
     """A ramp cut at the centre stays a ramp with the same middle, whatever the sizes."""
     ramp = np.broadcast_to(np.linspace(0, 240, width), (height, width)).round().astype(np.uint8)

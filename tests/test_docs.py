@@ -275,12 +275,51 @@ def test_the_page_on_limits_tells_what_was_measured(capsys: pytest.CaptureFixtur
             assert f"{cost['exponent'](found['rows'], what, part):.2f}" in page
 
 
+def test_the_page_on_limits_tells_what_a_swin_costs_beside_a_vit() -> None:
+    from vitral.model.config import ViTConfig
+    from vitral.model.shapes import shapes
+    from vitral.model.swin_config import SwinConfig
+
+    page = " ".join(PAGES["limits.md"].read_text().split())
+    swin, vit = (
+        [sum(row.flops * row.times for row in shapes(config)) / 1e9 for config in configs]
+        for configs in (
+            [SwinConfig(image_size=size, classes=1000) for size in (224, 896)],
+            [ViTConfig.named("S/16", image_size=size, classes=1000) for size in (224, 896)],
+        )
+    )
+    assert f"a Swin-T takes {swin[0]:.1f} GFLOPs at 224 pixels and {swin[1]:.0f} at 896" in page
+    assert f"A ViT-S/16 takes {vit[0]:.1f} and {vit[1]:.0f}." in page
+    windows = runpy.run_path(str(ROOT / "benchmarks" / "windows.py"))
+    found = json.loads((ROOT / "docs" / "limits" / "windows.json").read_text())["rows"]
+    for row in found:
+        config = windows["config_of"](row["model"], row["image_size"])
+        assert sum(step.flops * step.times for step in shapes(config)) == row["operations"]
+    for name in windows["NAMES"]:
+        rows = [row for row in found if row["model"] == name]
+        for what in ("operations", "seconds"):
+            assert all(f"| {power:.2f} |" in page for power in windows["exponents"](rows, what))
+
+
 # Settings that came after format 1: not written where they are the default.
 UNWRITTEN = {
     "train.objective": "classification",
     "train.restarts": [],
     "train.test_curve": False,
+    "train.recompute": False,
+    "train.parallel": "auto",
     "data.augment.own": "none",
+    "data.augment.crop_most": 1.0,
+    "data.target": "auto",
+    "data.cache": "auto",
+    "data.profile": "ignore",
+    "data.labelled": 1.0,
+    "data.window": 64,
+    "data.shards": "stream",
+    "train.task_weights": [],
+    "init.rank": 8,
+    "train.budget_covers": "weights",
+    "init.alpha": 8.0,
 }
 
 

@@ -23,9 +23,11 @@ from vitral.cli import vitral
 from vitral.data.sources.layout import arrange
 from vitral.errors import RunError
 from vitral.evaluation import embed as module
-from vitral.evaluation.embed import LOOKING, SHARD, Embeddings, embed, identity, on_a_plane
+from vitral.evaluation.embed import LOOKING, SHARD, Embeddings, embed, on_a_plane
 from vitral.look.embedding_map import _free_cells, draw_map
 from vitral.progress import Progress
+from vitral.targets import Target
+from vitral.weights.own import identity
 
 WEIGHTS = FIXTURES / "timm_vit"
 
@@ -206,12 +208,12 @@ def test_every_picture_of_the_map_has_a_cell_of_its_own() -> None:
 def test_a_map_can_have_few_pictures_and_many_classes(pictures: int, classes: int, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     labels = np.arange(pictures) % classes
-    names = [f"class $ {number}" for number in range(classes)]
+    target = Target(names=tuple(f"class $ {number}" for number in range(classes)))
 
     def images(rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         return random.integers(0, 256, (len(rows), 1, 8, 8), np.uint8)
 
-    draw_map(tmp_path / "map.png", random.normal(size=(pictures, 2)), labels, names, images, pictures)
+    draw_map(tmp_path / "map.png", random.normal(size=(pictures, 2)), target, np.eye(classes)[labels], images, pictures)
     with Image.open(tmp_path / "map.png") as drawn:
         assert drawn.width > 1_000
 
@@ -232,3 +234,21 @@ def test_memory_does_not_grow_with_the_pictures(large_data: Callable[[str], Path
     assert len(used) >= 5
     grown = max(size for done, size in used.items() if done > 10_240) - used[10_240]
     assert grown < 4_000, used
+
+
+def test_tokens_of_patches_are_those_of_the_model(tmp_path: Path) -> None:
+    """In half precision, in the order of the vectors."""
+    (tmp_path / "box").mkdir()
+    for number in range(4):
+        pixels = np.random.default_rng(number).integers(0, 255, (16, 16, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "box" / f"{number}.png")
+    weights = load_pretrained(WEIGHTS)
+    embeddings = embed(weights, tmp_path / "box", tmp_path / "out", patches=True)
+    with torch.no_grad():
+        images = weights.preprocess.normalise(torch.from_numpy(embeddings.images(np.arange(4))))
+        expected = weights.model.patch_tokens(weights.model.features(images))
+    with np.load(tmp_path / "out" / "patches.npz") as file:
+        assert file["grid"].tolist() == [4, 4] and file["samples"].tolist() == embeddings.samples
+        tokens = torch.from_numpy(file["tokens"].astype(np.float32))
+    torch.testing.assert_close(tokens, expected, rtol=2e-3, atol=2e-3)
+    assert not list((tmp_path / "out").glob("*.part"))

@@ -15,8 +15,8 @@ from vitral.cli import vitral
 from vitral.inference import outputs_of_pack
 from vitral.recipe import Recipe
 from vitral.recipes.choose import choose
-from vitral.training.feature_cache import CachedFeatures
-from vitral.training.preparation import prepared
+from vitral.training.feature_cache import DOING, CachedFeatures
+from vitral.training.preparation import prepare, prepared
 
 WEIGHTS = str(FIXTURES / "timm_vit")
 
@@ -48,6 +48,11 @@ def test_a_probe_changes_nothing_but_the_head(pictures: Path, tmp_path: Path) ->
     assert all(same(run, name) for name in names)
     assert run.weights().model.state_dict()["head.weight"].abs().max() > 0
     assert run.weights().class_names == ("bright", "dark")
+
+
+def test_what_was_not_done_before_is_not_told_as_done(pictures: Path) -> None:
+    work = prepare(asked(pictures))
+    assert [progress.done for progress in work if progress.doing == DOING][0] == 0
 
 
 def test_frozen_blocks_have_no_gradient_and_no_state(pictures: Path, tmp_path: Path) -> None:

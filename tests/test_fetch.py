@@ -22,7 +22,7 @@ from vitral.cli import main
 from vitral.data.fetch import WAITS, Fetched, fetch
 from vitral.data.sources.named import NAMED, NamedSet, RemoteFile, locate
 from vitral.errors import DataError, WeightsError
-from vitral.model.resnet import ResNet
+from vitral.model.cifar_resnet import CifarResNet
 from vitral.recipes import RECIPES
 from vitral.training.config import Teacher
 from vitral.training.teacher import find_teacher
@@ -527,7 +527,7 @@ def test_a_pickle_of_weights_becomes_safetensors_if_it_is_the_published_one(
 ) -> None:
     """As the teacher is published: a table beside a score, every name behind `module.`; and it teaches."""
     monkeypatch.setenv("VITRAL_DATA", str(tmp_path))
-    model, out = ResNet(1, 10, (0.5,) * 3, (0.25,) * 3), io.BytesIO()
+    model, out = CifarResNet(1, 10, (0.5,) * 3, (0.25,) * 3), io.BytesIO()
     state = {f"module.{name}": tensor for name, tensor in model.state_dict().items()}
     torch.save({"state_dict": state, "best_prec1": torch.tensor(93.4)}, out)
     weights = served(server, out.getvalue(), "model.th")

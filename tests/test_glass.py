@@ -374,7 +374,7 @@ def test_the_page_is_told_what_the_model_is(glass: Glass, path: Path) -> None:
         [4, 5],
         ["class", "register 1", "register 2"],
         3,
-        2,
+        [2, 2, 2],
     )
     assert told["methods"] == ["rollout", "class-attention"] and told["no_maps"] == told["fixed"] == ""
     assert [one["name"] for one in told["examples"]] == ["temple", "flower"]

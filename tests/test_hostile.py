@@ -35,7 +35,7 @@ SIDE, BACKGROUND, GOOD = 8, 90, 200
 SEEN = Preprocess(
     image_size=(SIDE, SIDE), channels=3, background=BACKGROUND, jpeg="scaled", mean=(0.0,) * 3, std=(1.0,) * 3
 )
-NO_PICTURE = "is not a picture that Vitral reads (JPEG, PNG, WEBP, BMP, GIF, TIFF, .npy)."
+NO_PICTURE = "is not a picture that Vitral reads (JPEG, PNG, WEBP, BMP, GIF, TIFF, AVIF, HEIC, .npy)."
 NO_ARRAY = "Give uint8 (0 to 255) or uint16 (0 to 65,535), shaped (H, W) or (H, W, channels)."
 DAMAGED = "is damaged and cannot be read as a picture"
 NOBODY = 65_534

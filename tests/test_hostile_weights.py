@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from conftest import FIXTURES
 from vitral import Classifier, Recipe, Run, VitralError, WeightsError, load_pretrained
 from vitral.errors import LONGEST
-from vitral.weights.describe import facts_of
+from vitral.weights.facts import facts_of
 from vitral.weights.stored import RawWeights
 
 pytestmark = pytest.mark.timeout(60)

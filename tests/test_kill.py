@@ -262,4 +262,4 @@ def test_a_plan_that_was_corrected_is_told_after_a_stop_too(tmp_path: Path) -> N
     corrected = next(event for event in happening if isinstance(event, Corrected))
     happening.close()
     record = train(out=tmp_path / "run", resume=True).record
-    assert (record.planned, record.corrected_at) == (corrected.steps, corrected.step)
+    assert record.corrections and record.corrections[0] == (corrected.step, corrected.steps)

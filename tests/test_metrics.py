@@ -24,7 +24,7 @@ def names(classes: int) -> tuple[str, ...]:
     return tuple(f"class {label}" for label in range(classes))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(n=st.integers(1, 60), classes=st.integers(2, 9), seed=st.integers(0, 10**6))
 def test_figures_equal_scikit_learns(n: int, classes: int, seed: int) -> None:
     labels, probabilities = answers(n, classes, seed)

@@ -100,7 +100,7 @@ def test_with_the_same_weights_pytorchs_attention_gives_the_same(heads: int) -> 
 
 
 @given(permutation=st.permutations(range(16)), seed=st.integers(0, 1000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @torch.no_grad()
 def test_without_positions_the_order_of_patches_does_not_matter(permutation: list[int], seed: int) -> None:
     torch.manual_seed(seed)
@@ -121,7 +121,7 @@ def test_with_positions_the_order_of_patches_does_matter() -> None:
 
 
 @given(patch=st.integers(1, 9), down=st.integers(1, 4), across=st.integers(1, 4), channels=st.integers(1, 4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @torch.no_grad()
 def test_convolution_is_cut_flatten_linear(patch: int, down: int, across: int, channels: int) -> None:
     size = (patch * down, patch * across)

@@ -6,9 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.stats import binomtest, ttest_ind
+from scipy.stats import binomtest, ttest_ind, ttest_rel
+from sklearn.metrics import average_precision_score
 
+from vitral.evaluation.metrics import Bools, Floats
 from vitral.evaluation.paired import compare_paired, luck
+from vitral.evaluation.paired_targets import compare_labels, compare_numbers
+from vitral.predictions import number_words
 
 Answers = NDArray[np.float64]  # (runs, n)
 
@@ -155,3 +159,82 @@ def test_pictures_of_one_group_count_as_one() -> None:
 def test_few_pictures_give_no_verdict() -> None:
     found = compare_paired("A", "B", np.zeros((1, 1)), np.ones((1, 1)))
     assert found.verdict == "B and A: 1 test picture is too few to tell which is better." and not found.is_sure
+
+
+# Several labels, and numbers
+
+
+def test_of_numbers_the_interval_is_the_paired_t_interval() -> None:
+    random = np.random.default_rng(0)
+    off, other = np.abs(random.normal(size=(2, 80))) + 0.1
+    found = compare_numbers("A", "B", off[None], other[None])
+    interval = ttest_rel(off, other).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-12)
+    assert found.difference == pytest.approx(off.mean() - other.mean()) and found.figure == "mae"
+
+
+def test_of_numbers_two_seeds_each_count_their_spread() -> None:
+    random = np.random.default_rng(0)
+    off = np.abs(random.normal(size=300)) + 1
+    near = np.stack([off, off + 0.001 * random.normal(size=300)])
+    lucky = near + np.array([[0.0], [0.8]])  # the second seed is unlucky, with every picture
+    assert compare_numbers("A", "B", near, near - 0.2).is_sure
+    assert not compare_numbers("A", "B", lucky, lucky - 0.2).is_sure
+
+
+def test_one_run_each_is_never_sure_where_nobody_knows_what_seeds_do() -> None:
+    off = np.linspace(1, 2, 60)[None]
+    found = compare_numbers("A", "B", off, off - 0.5 * off)
+    assert found.low > 0 and not found.is_sure
+    assert found.verdict == (
+        "B is off by 0.7500 less than A, on average over 60 test pictures, which another seed may give (95 % interval "
+        f"over pictures alone {number_words(found.low)} to {number_words(found.high)}): cannot tell, train more seeds "
+        "(--seeds 3)."
+    )
+    few = compare_numbers("A", "B", off[:, :9], off[:, :9] - 0.5, target="weight")
+    assert few.verdict == "weight: B and A: 9 test pictures are too few to tell which is better."
+
+
+def test_of_numbers_pictures_of_one_group_are_one_witness() -> None:
+    random = np.random.default_rng(0)
+    off = np.abs(random.normal(size=(10, 1))) + np.ones((10, 20))
+    gain = np.broadcast_to(random.normal(0.1, 0.3, size=(10, 1)), off.shape)
+    groups = [str(number) for number in range(10) for _ in range(20)]
+    all_of_them = [one.ravel()[None] for one in (off, off - gain)]
+    alone, grouped = (compare_numbers("A", "B", *all_of_them, groups=one) for one in (None, groups))
+    assert grouped.difference == pytest.approx(alone.difference) and grouped.low < alone.low
+
+
+def scores(random: np.random.Generator, truth: Bools, gain: float) -> Floats:
+    logits = gain * truth + random.normal(size=truth.shape)
+    return 1 / (1 + np.exp(-logits))[None]
+
+
+def test_of_labels_the_interval_is_as_wide_as_other_pictures_scatter() -> None:
+    """Property, of two equally good models."""
+    random = np.random.default_rng(0)
+
+    def world() -> tuple[Bools, Floats, Floats]:
+        truth = random.random((120, 3)) < 0.4
+        return truth, scores(random, truth, 1.0), scores(random, truth, 1.0)
+
+    def difference(truth: Bools, first: Floats, second: Floats) -> float:
+        return float(average_precision_score(truth, second[0]) - average_precision_score(truth, first[0]))
+
+    scatter = 1.98 * np.std([difference(*world()) for _ in range(150)])
+    found = [compare_labels("A", "B", *world()) for _ in range(4)]
+    assert np.mean([(one.high - one.low) / 2 for one in found]) == pytest.approx(scatter, rel=0.2)
+
+
+def test_of_labels_the_difference_is_that_of_the_mean_average_precisions() -> None:
+    random = np.random.default_rng(1)
+    truth = random.random((90, 2)) < 0.5
+    first, second = (np.concatenate([scores(random, truth, gain) for _ in range(2)]) for gain in (0.5, 3.0))
+    found, turned = compare_labels("A", "B", truth, first, second), compare_labels("B", "A", truth, second, first)
+    map_of = [
+        np.mean([average_precision_score(truth, one, average="macro") for one in runs]) for runs in (first, second)
+    ]
+    assert found.difference == pytest.approx(map_of[1] - map_of[0]) and found.runs == (2, 2)
+    assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low))
+    assert "percentage points more mean average precision on 90 test pictures than A" in found.verdict
+    assert compare_labels("A", "B", truth, first, first).verdict == "B and A are as good on 90 test pictures."

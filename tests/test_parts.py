@@ -19,9 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import FIXTURES, TINY
 from test_shapes import compare_with_torchs_own_count
-from vitral import DataError, Preprocess, RecipeError, ViT, ViTConfig
-from vitral.model.config import Regularise
-from vitral.model.positions import RESAMPLE, Learned, sincos_1d, sincos_2d
+from vitral import DataError, Preprocess, RecipeError, ViT, ViTConfig, load_pretrained
+from vitral.look.maps import attention_maps
+from vitral.look.readings import rollout
+from vitral.model.attend import MOST_WRITTEN_OUT, attend
+from vitral.model.config import Head, Regularise
+from vitral.model.positions import RESAMPLE, Learned, rotated, sincos_1d, sincos_2d
 from vitral.model.shapes import shapes
 from vitral.model.stems import Whitened
 from vitral.weights.own import Weights, read_weights, write_weights
@@ -31,7 +34,7 @@ from vitral.weights.own import Weights, read_weights, write_weights
 def asked(draw: st.DrawFn) -> dict[str, Any]:
     """Any combination of words and settings, possible or not."""
     patch = draw(st.sampled_from([1, 2, 3, 4]))
-    kind = draw(st.sampled_from(["learned", "learned-2d", "relative", "sincos-1d", "sincos-2d", "none"]))
+    kind = draw(st.sampled_from(["learned", "learned-2d", "relative", "sincos-1d", "sincos-2d", "rotary", "none"]))
     positions: dict[str, Any] = {"kind": kind, "class_token": draw(st.sampled_from([True, True, False]))}
     if kind.startswith("learned"):
         positions["resample"] = draw(st.sampled_from(sorted(RESAMPLE)))
@@ -53,17 +56,24 @@ def asked(draw: st.DrawFn) -> dict[str, Any]:
             "kind": draw(st.sampled_from(["linear", "conv", "whitened"])),
             "bias": draw(st.booleans()),
             "channels": draw(st.sampled_from([3, 48])),
+            "norm": draw(st.sampled_from([False, False, True])),
         },
-        "attention": {"kind": "softmax", "bias": draw(st.booleans()), "qk_norm": draw(st.booleans())},
+        "attention": {
+            "kind": "softmax",
+            "bias": draw(st.sampled_from([True, False, "query-value"])),
+            "qk_norm": draw(st.booleans()),
+        },
         "mlp": {"kind": draw(st.sampled_from(["gelu", "gelu-tanh", "gelu-quick", "swiglu"])), "ratio": 1.5},
         "blocks": {
             "kind": "pre-norm",
+            "norm": draw(st.sampled_from(["layer", "layer", "rms"])),
             "first_norm": draw(st.booleans()),
+            "bias": draw(st.booleans()),
             "layer_scale": draw(st.sampled_from([0.0, 0.1])),
             **draw(st.sampled_from([{}, {"init_std": 0.5}, {"start": "torch"}])),
         },
         "pool": {
-            "kind": draw(st.sampled_from(["class", "mean", "class-mean"])),
+            "kind": draw(st.sampled_from(["class", "mean", "class-mean", "map"])),
             "norm": draw(st.sampled_from(["before", "after", "none"])),
         },
         "head": head,
@@ -79,7 +89,7 @@ def possible(values: dict[str, Any]) -> ViTConfig | None:
 
 
 @given(values=asked())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_what_cannot_be_answers_with_a_sentence_and_the_rest_survives_writing(values: dict[str, Any]) -> None:
     config = possible(values)
     if config:
@@ -87,7 +97,7 @@ def test_what_cannot_be_answers_with_a_sentence_and_the_rest_survives_writing(va
 
 
 @given(values=asked(), grid=st.tuples(st.integers(1, 5), st.integers(1, 5)))
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.filter_too_much])
 def test_whatever_can_be_runs_learns_and_has_the_stated_shapes(values: dict[str, Any], grid: tuple[int, int]) -> None:
     config = possible(values)
     assume(config is not None)
@@ -110,10 +120,10 @@ def test_whatever_can_be_runs_learns_and_has_the_stated_shapes(values: dict[str,
     model.eval()
     with torch.no_grad():
         block = model.blocks[0]
-        x = block.norm1(model.embed(images))
-        q, k, v = block.attn.queries_keys_values(x)
+        x, rotation = block.norm1(model.embed(images)), model.rotation(images)
+        q, k, v = block.attn.queries_keys_values(x, rotation)
         fused = scaled_dot_product_attention(q, k, v, attn_mask=block.attn.position_bias(q))
-        torch.testing.assert_close(block.attn.map(x) @ v, fused, rtol=0, atol=1e-5)
+        torch.testing.assert_close(block.attn.map(x, rotation) @ v, fused, rtol=0, atol=1e-5)
         baked = model.at((images.shape[2], images.shape[3]))
         torch.testing.assert_close(baked(images), model(images), rtol=1e-4, atol=1e-4)
         keep = torch.stack([torch.randperm(N)[: max(1, N // 2)] for _ in range(B)])
@@ -126,7 +136,7 @@ def test_whatever_can_be_runs_learns_and_has_the_stated_shapes(values: dict[str,
 
 @pytest.mark.slow
 @given(values=asked())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
 def test_the_table_of_shapes_agrees_with_torchs_own_count(values: dict[str, Any]) -> None:
     config = possible(values)
     assume(config is not None)
@@ -166,6 +176,26 @@ attention = {kind = "softmax", bias = true, qk_norm = true}
 positions = "sincos-1d"
 mlp = "gelu-quick"
 attention = {kind = "softmax", bias = false, qk_norm = true}
+
+[rotary]
+tokens = {kind = "class", registers = 2}
+positions = "rotary"
+attention = {kind = "softmax", bias = "query-value"}
+mlp = "swiglu"
+blocks = {kind = "pre-norm", layer_scale = 0.1}
+
+[map]
+tokens = {kind = "none", registers = 1}
+pool = "map"
+blocks = {kind = "pre-norm", norm = "rms"}
+
+[aimv2]
+tokens = "none"
+stem = {kind = "linear", norm = true}
+attention = {kind = "softmax", bias = false}
+mlp = "swiglu"
+pool = "mean"
+blocks = {kind = "pre-norm", norm = "rms", bias = false}
 
 [bare]
 positions = "none"
@@ -291,6 +321,97 @@ def test_relative_attention_equals_a_slow_literal_one() -> None:
                     scores[0, head, 2 + i, 2 + j] += q[0, head, 2 + i] @ attention.position_bias.keys[i - j + 15]
         expected = (scores / 8**0.5).softmax(dim=-1)
         torch.testing.assert_close(attention.map(x), expected, rtol=0, atol=1e-5)
+
+
+def test_attention_pooling_is_torchs_multihead_attention_with_one_query_and_then_an_mlp() -> None:
+    config = every_part()["map"]
+    model, tokens = ViT(config).eval(), torch.randn(2, 9, 16)
+    pool: Any = model.attn_pool
+    theirs = torch.nn.MultiheadAttention(16, 2, batch_first=True)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+        theirs.in_proj_weight.copy_(torch.cat([pool.q.weight, pool.kv.weight]))
+        theirs.in_proj_bias.copy_(torch.cat([pool.q.bias, pool.kv.bias]))
+        theirs.out_proj.load_state_dict(pool.proj.state_dict())
+        patches = tokens[:, 1:]  # without the register
+        taken, _ = theirs(pool.latent.expand(2, -1, -1), patches, patches)
+        expected = taken + pool.mlp(torch.nn.functional.rms_norm(taken, (16,), pool.norm.weight, 1e-6))
+        torch.testing.assert_close(model.pool(tokens), expected[:, 0], rtol=0, atol=1e-5)
+
+
+def test_a_model_whose_answer_is_read_above_its_blocks_is_not_looked_into() -> None:
+    model = ViT(every_part()["map"])
+    for ask in (attention_maps, rollout):
+        with pytest.raises(RecipeError, match=r"reads its answer by an attention above the blocks \(model.pool map\)"):
+            ask(model, torch.zeros(1, 3, 16, 16))
+    assert not model.attends and ViT(TINY).attends
+
+
+# Rotary positions
+
+ROTARY = every_part()["rotary"]
+
+
+def test_rotary_angles_are_those_of_dinov3() -> None:
+    """Class token and registers stay as they are: cosine 1, sine 0."""
+    expected = load_file(FIXTURES / "hf_dinov3" / "io.safetensors")
+    model = load_pretrained(FIXTURES / "hf_dinov3").model
+    for size in ((16, 16), (12, 24)):
+        cos, sin = model.rotation(torch.empty(1, 3, *size))[:, 0, 0]
+        for name, found in (("cos", cos), ("sin", sin)):
+            torch.testing.assert_close(found[5:], expected[f"rope_{name}_{size[0]}x{size[1]}"], rtol=0, atol=1e-6)
+        assert (cos[:5] == 1).all() and (sin[:5] == 0).all()
+
+
+def test_turned_queries_and_keys_know_how_far_apart_they_are() -> None:
+    """The same query and key in two places have a product that the rows and columns between them decide alone."""
+    turn = ViT(ROTARY).rotation(torch.empty(1, 3, 16, 24))  # 4×6 patches after 3 tokens
+    q, k = (rotated(torch.randn(1, 1, 1, 8).expand(-1, -1, 27, -1), turn)[0, 0, 3:].view(4, 6, 8) for _ in range(2))
+    for row, column in ((0, 1), (1, 0), (2, 3)):
+        products = (q[: 4 - row, : 6 - column] * k[row:, column:]).sum(dim=-1)
+        torch.testing.assert_close(products, products[0, 0].expand_as(products), rtol=0, atol=1e-5)
+
+
+def test_a_patch_keeps_its_place_where_others_are_left_out() -> None:
+    model, images = ViT(ROTARY).eval(), torch.randn(2, 3, 16, 24)
+    order = torch.stack([torch.randperm(24), torch.randperm(24)])
+    with torch.no_grad():
+        whole, shuffled = model.features(images), model.features(images, keep=order)
+        torch.testing.assert_close(shuffled[:, :3], whole[:, :3], rtol=0, atol=1e-5)
+        some, elsewhere = (model.features(images, keep=keep) for keep in (order[:, :8], order[:, 8:16]))
+    assert not torch.allclose(some[:, 0], elsewhere[:, 0])
+
+
+def test_a_block_that_is_not_told_where_its_tokens_stand_refuses() -> None:
+    model = ViT(ROTARY)
+    with pytest.raises(RecipeError, match=r"give its blocks model.rotation\(images\) too"):
+        model.blocks[0](model.embed(torch.zeros(1, 3, 16, 16)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"width": 12}, "width / heads is 6, and should be a multiple of 4"),
+        ({"positions": {"kind": "rotary", "resample": "dino"}}, "model.positions rotary has no table to learn"),
+        ({"positions": {"kind": "rotary", "class_token": False}}, "gives the class token no place anyway"),
+        ({"positions": {"kind": "learned", "base": 10.0}}, "base goes with rotary alone"),
+    ],
+)
+def test_what_does_not_go_with_rotary_positions_is_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(RecipeError, match=sentence):
+        ViTConfig.read({**ROTARY.write(), **settings})
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("S", 21_596_544), ("S+", 28_692_864), ("B", 85_660_416), ("L", 303_129_600)]
+)
+def test_dinov3_has_as_many_parameters_as_in_transformers(name: str, parameters: int) -> None:
+    """There it also has a mask token, for its own training."""
+    config = ViTConfig.named(f"dinov3-{name}/16").model_copy(update={"classes": 0, "head": Head(kind="none")})
+    with torch.device("meta"):
+        model = ViT(config)
+    assert sum(parameter.numel() for parameter in model.parameters()) + config.width == parameters
 
 
 @each_config
@@ -437,3 +558,28 @@ def test_batch_norms_settle_on_what_the_weights_make_of_the_pictures() -> None:
         settled, trained = stem(images), stem.train()(images)
     torch.testing.assert_close(settled, trained, rtol=0, atol=0.02)  # but for n and n - 1 in the variance
     assert (far - trained).abs().max() > 0.5
+
+
+@pytest.mark.parametrize("tokens", [5, 65, MOST_WRITTEN_OUT + 1])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_attention_in_short_numbers_is_that_of_long_ones(bfloat16: None, tokens: int, with_bias: bool) -> None:
+    """Written out or fused: values and gradients, as far as eight bits of precision go."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, tokens, 16) for _ in "qkv")
+    bias = torch.randn(3, tokens, tokens) if with_bias else None
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        asked, keys, values = (each.to(dtype).requires_grad_() for each in (q, k, v))
+        taken = attend(asked, keys, values, None if bias is None else bias[None].to(dtype))
+        results.append([taken, *torch.autograd.grad(taken.square().sum(), (asked, keys, values))])
+    for long, short in zip(*results, strict=True):
+        assert short.dtype == torch.bfloat16
+        assert (long - short.float()).norm() / long.norm() < 0.02
+
+
+def test_attention_in_short_numbers_leaves_out_as_many_as_it_is_told(bfloat16: None) -> None:
+    q, k = (torch.randn(8, 4, 64, 8, dtype=torch.bfloat16) for _ in "qk")
+    v = torch.eye(64, dtype=torch.bfloat16).expand(8, 4, 64, 64)  # what is taken are the shares themselves
+    taken = attend(q, k, v, dropped=0.25)
+    assert (taken == 0).float().mean() == pytest.approx(0.25, abs=0.02)
+    assert taken.float().sum(dim=-1).mean() == pytest.approx(1, abs=0.02)

@@ -17,8 +17,13 @@ from vitral import Run, ViT, WeightsError, load_pretrained
 from vitral.weights.pretrained import FAMILIES
 
 REFUSED = {"vit_pytorch_lucidrains", "vit_pytorch_lucidrains_mean"}
-NO_MODEL = {"hf_pixels", "sincos"}
-MODELS = sorted(path.name for path in FIXTURES.iterdir() if path.name not in REFUSED | NO_MODEL)
+NO_MODEL = {"hf_pixels", "sincos", "dino_head", "lejepa_sigreg"}
+OTHER_KINDS = ("timm_resnetv2", "hf_bit", "timm_hybrid", "hf_swin", "timm_swin")  # in test_resnet.py and test_swin.py
+MODELS = sorted(
+    path.name
+    for path in FIXTURES.iterdir()
+    if path.name not in REFUSED | NO_MODEL and not path.name.startswith(OTHER_KINDS)
+)
 
 
 def sizes(name: str) -> list[tuple[int, int]]:
@@ -32,12 +37,12 @@ CASES = [(name, size) for name in MODELS for size in sizes(name)]
 
 def outputs(model: ViT, images: Tensor) -> dict[str, Tensor]:
     """All that a reference tells, under its names."""
-    last, before = model.blocks[-1], model.embed(images)
+    last, before, rotation = model.blocks[-1], model.embed(images), model.rotation(images)
     for earlier in model.blocks[:-1]:
-        before = earlier(before)
+        before = earlier(before, rotation=rotation)
     tokens = model.features(images)
     found = {"embedded": model.embed(images), "tokens": tokens, "logits": model(images)}
-    found["attention"] = last.attn.map(last.norm1(before))  # type: ignore[operator, union-attr]
+    found["attention"] = last.attn.map(last.norm1(before), rotation)  # type: ignore[operator, union-attr]
     found["pooled"] = model(images) if model.config.head.kind == "hidden" else model.pool(tokens)
     if len(model.logits(tokens)) == 2:
         found["logits_class"], found["logits_distillation"] = model.logits(tokens)
@@ -82,12 +87,19 @@ def test_a_layout_that_nobody_uses_is_refused_by_name(name: str) -> None:
 
 
 def test_other_names_of_the_same_weights_give_the_same_model(tmp_path: Path) -> None:
-    plain = load_pretrained(FIXTURES / "hf_vit")
-    newer = load_pretrained(copied("hf_vit", tmp_path, "model_v5_names.safetensors"))
+    others = {
+        "hf_vit": "model_v5_names.safetensors",
+        "hf_dinov3": "model_original_names.safetensors",  # with a bias of keys, and a mask that switches it off
+        "hf_dinov3_swiglu": "model_original_names.safetensors",
+    }
+    pairs = [
+        (load_pretrained(FIXTURES / name), load_pretrained(copied(name, tmp_path / name, file)))
+        for name, file in others.items()
+    ]
     wrapped = copied("timm_vit", tmp_path / "wrapped")
     tensors = load_file(wrapped / "model.safetensors")
     save_file({f"module.backbone.{key}": value for key, value in tensors.items()}, wrapped / "model.safetensors")
-    for ours, theirs in ((plain, newer), (load_pretrained(FIXTURES / "timm_vit"), load_pretrained(wrapped))):
+    for ours, theirs in (*pairs, (load_pretrained(FIXTURES / "timm_vit"), load_pretrained(wrapped))):
         assert ours.model.config == theirs.model.config
         for key, value in ours.model.state_dict().items():
             assert torch.equal(value, theirs.model.state_dict()[key])
@@ -121,12 +133,11 @@ def test_a_model_of_ours_is_ours_inside_of_another_too(trained: Run) -> None:
         (["blocks.0.attns.0.attn.qkv.weight", "pos_embed", "patch_embed.proj.weight"], "parallel blocks"),
         (["blocks.0.attn.qkv.weight", "blocks.0.gamma_1", "patch_embed.proj.weight"], "rotary positions"),  # DINOv3
         (["blocks.0.attn.q_bias", "blocks.0.attn.relative_position_bias_table"], "BEiT"),
-        (["layers.0.blocks.0.attn.relative_position_bias_table", "patch_embed.proj.weight"], "Swin Transformer"),
         (["features.1.0.attn.relative_position_bias_table", "features.0.0.weight"], "Swin Transformer"),
         (["stages.0.blocks.0.conv_dw.weight", "stem.0.weight"], "ConvNeXt"),
         (["features.1.0.layer_scale", "features.0.0.weight"], "ConvNeXt"),
         (["conv1.weight", "layer1.0.conv1.weight", "layer1.0.bn1.running_mean"], "a CNN"),
-        (["attn_pool.latent", "pos_embed", "patch_embed.proj.weight"], "pools by attention"),
+        (["attn_pool.probe", "pos_embed", "patch_embed.proj.weight"], "pools by attention"),
         (["text_model.embeddings.token_embedding.weight", "text_model.final_layer_norm.weight"], "a model of text"),
         (["visual.transformer.resblocks.0.attn.in_proj_weight", "visual.conv1.weight"], "CLIP or SigLIP"),
         (["class_token", "conv_proj.conv_bn_relu_0.0.weight"], "a convolutional stem"),  # torchvision
@@ -258,7 +269,7 @@ def harmed(folder: Path, harm: str) -> None:
         ("heads", "does not divide"),
         ("pickle", "--i-trust-this-file"),
         ("nothing", "is no run, and has no model.safetensors"),
-        ("resnet", "is no ViT of a family that is known here"),
+        ("resnet", "is no model of a family that is known here"),
     ],
 )
 def test_a_damaged_file_answers_with_a_sentence(tmp_path: Path, harm: str, told: str) -> None:
@@ -402,7 +413,7 @@ def test_heads_are_read_where_the_file_tells_them(tmp_path: Path) -> None:
     [
         "MAPHead_0/probe",
         "blocks.0.attn.q_bias",
-        "attn_pool.latent",
+        "attn_pool.probe",
         "patch_embed.backbone.weight",
         "rope.freqs",
         "blocks_token_only.0.x",

@@ -65,7 +65,11 @@ def test_there_are_seven_settings_and_many_folders() -> None:
 def test_pixels_are_those_beside_the_weights(folder: str, picture: str) -> None:
     preprocess = read_processor(table(FIXTURES / folder / "preprocessor_config.json"), (16, 16))
     expected = load_file(FIXTURES / folder / "io.safetensors")[f"pixel_values_{picture}"]  # (1, 3, H, W)
-    assert torch.equal(preprocess(FIXTURES / folder / f"{picture}.png")[None], expected)
+    pixels = preprocess(FIXTURES / folder / f"{picture}.png")[None]
+    if folder == "hf_dinov3":  # scaled in floats by torchvision: ours is its nearest in 8 bits
+        torch.testing.assert_close(pixels, expected, rtol=0, atol=1 / 255 / min(preprocess.std))
+    else:
+        assert torch.equal(pixels, expected)
 
 
 def as_transformers_normalises(image: np.ndarray[Any, Any], mean: list[float], std: list[float]) -> Tensor:
@@ -254,8 +258,8 @@ def test_what_transformers_cannot_do_is_not_written() -> None:
     ("values", "words"),
     [
         (
-            {"image_processor_type": "DINOv3ViTImageProcessorFast"},
-            "DINOv3ViTImageProcessorFast is not .* knows ViTImage",
+            {"image_processor_type": "ViltImageProcessorFast"},
+            "ViltImageProcessorFast is not .* knows ViTImage",
         ),
         ({"rescale_factor": 1 / 127.5}, "multiplies pixels by 0.00784.*only by 1/255"),
         ({"do_rescale": False}, "multiplies pixels by 1,"),

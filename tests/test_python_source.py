@@ -158,7 +158,8 @@ def test_augmentation_that_fails_is_a_sentence(name: str, answer: str, tmp_path:
 def test_a_folder_is_opened_once_its_weights_are_loaded_once_and_its_pictures_decoded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From `vitral train FOLDER init.weights=…` to its report."""
+    """From `vitral train FOLDER init.weights=…` to its report, which shows one of these as it is: up to three, where
+    their shapes differ."""
     from vitral.cli import main
     from vitral.data import decode, sources
     from vitral.weights import pretrained
@@ -189,5 +190,5 @@ def test_a_folder_is_opened_once_its_weights_are_loaded_once_and_its_pictures_de
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("VITRAL_DATA", str(tmp_path / "data"))
     main(["train", "pictures", "init.weights=weights", "train.epochs=1", "--out", "run"])
-    assert (counts["open_folder"], counts["raw_weights_of"], counts["_upright_8_bit"]) == (1, 1, 40)
+    assert (counts["open_folder"], counts["raw_weights_of"], counts["_upright_8_bit"]) == (1, 1, 40 + 1)
     assert (tmp_path / "run" / "report.html").exists() and (tmp_path / "run" / "check.json").exists()

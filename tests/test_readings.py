@@ -44,6 +44,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "learned-2d": {"positions": "learned-2d"},
     "sincos-1d": {"positions": "sincos-1d"},
     "sincos-2d": {"positions": "sincos-2d"},
+    "rotary": {"positions": "rotary", "tokens": {"kind": "class", "registers": 2}},
     "no positions": {"positions": "none"},
     "conv": {"stem": {"kind": "conv", "channels": 8}},
     "whitened": {"stem": {"kind": "whitened", "channels": 8}},
@@ -62,10 +63,10 @@ def a_model(kind: str = "paper", **changes: Any) -> ViT:
 
 def literally(model: ViT, images: Tensor) -> tuple[list[Tensor], Tensor]:
     """The whole model with attention written out: A of each block, and the logits that came of them."""
-    tokens, maps = model.embed(images), []
+    tokens, rotation, maps = model.embed(images), model.rotation(images), []
     for block in model.blocks:
         attn: Any = block.attn
-        q, k, v = attn.queries_keys_values(block.norm1(tokens))  # type: ignore[operator]
+        q, k, v = attn.queries_keys_values(block.norm1(tokens), rotation)  # type: ignore[operator]
         scores, bias = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), attn.position_bias(q)
         A = (scores if bias is None else scores + bias).softmax(dim=-1)
         A.retain_grad()
@@ -108,7 +109,9 @@ def test_class_attention_is_that_of_a_literal_reference(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("fuse", "discard"), [("mean", 0.0), ("max", 0.5), ("min", 0.0), ("mean", 0.9)])
-@pytest.mark.parametrize("kind", ["paper", "distilled", "registers", "no class token", "class-mean", "relative"])
+@pytest.mark.parametrize(
+    "kind", ["paper", "distilled", "registers", "no class token", "class-mean", "relative", "rotary"]
+)
 def test_rollout_is_that_of_a_literal_reference(kind: str, fuse: Any, discard: float) -> None:
     """Loops over tokens, in place of products of matrices."""
     model, images = a_model(kind), torch.randn(2, 3, 8, 12)
@@ -319,7 +322,10 @@ def test_positions_are_compared_by_their_angle(kind: str) -> None:
     torch.testing.assert_close(flat.diagonal(), torch.ones(6))
 
 
-@pytest.mark.parametrize(("kind", "why"), [("no positions", "knows no positions"), ("relative", "compares distances")])
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("no positions", "knows no positions"), ("relative", "compares distances"), ("rotary", "turns queries and keys")],
+)
 def test_positions_that_are_not_added_are_not_drawn(kind: str, why: str) -> None:
     for ask in (position_similarity, lambda model: resampled_positions(model, (2, 2))):
         with pytest.raises(RecipeError, match=f"adds no positions to its tokens: .*{why}"):

@@ -1,12 +1,13 @@
 """Recipes in a Python file of one's own: `mine.py:flowers`."""
 
 import re
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from conftest import Called
 from vitral import Recipe, RecipeError
 from vitral.recipes import digits, find_recipe
 
@@ -98,11 +99,9 @@ def test_a_file_that_is_no_text_is_told(mine: Path) -> None:
         find_recipe(f"{mine}:flowers")
 
 
-def test_the_commands_take_it(mine: Path) -> None:
-    def called(*args: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-m", "vitral", *args], cwd=mine.parent, capture_output=True, text=True)
-
-    assert Recipe.from_toml(called("show", "mine.py:flowers").stdout) == digits.changed({"train.epochs": 3})
+def test_the_commands_take_it(called: Callable[..., Called], mine: Path) -> None:
+    shown = called("show", "mine.py:flowers", cwd=mine.parent)
+    assert Recipe.from_toml(shown.stdout) == digits.changed({"train.epochs": 3})
     assert "data.source is not given" in called("train", "mine.py:flowers", "data.source=ask").stderr
     wrong = called("train", "mine.py:flower")
     assert (wrong.returncode, wrong.stdout) == (2, "")

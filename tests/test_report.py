@@ -13,10 +13,12 @@ import torch
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 
+from conftest import FIXTURES
 from vitral import Evaluation, Run, ViTConfig, evaluate, train
 from vitral.data.config import Data
 from vitral.evaluation.report import write_report
 from vitral.recipe import Recipe
+from vitral.recipes.choose import choose
 from vitral.training.config import Train
 from vitral.weights.calibration import TemperatureFit
 
@@ -55,12 +57,18 @@ Counts = dict[str, tuple[int, int, int]]  # class → pictures to train, validat
 
 
 def made(
-    folder: Path, counts: Counts, *, epochs: int = 1, first: str = "0/test-0.png", group_by: str = "none"
+    folder: Path,
+    counts: Counts,
+    *,
+    epochs: int = 1,
+    first: str = "0/test-0.png",
+    group_by: str = "none",
+    size: tuple[int, int] = (8, 8),
 ) -> Evaluation:
-    """A tiny model, really trained on made-up 8×8 pictures; `first` is what the first test picture is called."""
+    """A tiny model, really trained on made-up pictures for 8×8; `first` is what the first test picture is called."""
     random, rows = np.random.default_rng(0), []
     for label, (name, numbers) in enumerate(counts.items()):
-        base = random.integers(0, 256, (8, 8, 3))
+        base = random.integers(0, 256, (*size, 3))
         for split, count in zip(("train", "validation", "test"), numbers, strict=True):
             for number in range(count):
                 place = f"{label}/{split}-{number}.png"
@@ -96,6 +104,25 @@ def evaluation(trained: Run) -> Evaluation:
 def hundred(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     folder = tmp_path_factory.mktemp("hundred")
     return made(folder, {f"species {number:02}": (3, 1, 2) for number in range(100)})
+
+
+def test_an_oblong_picture_is_shown_as_it_is_and_as_the_model_sees_it(tmp_path: Path, hundred: Evaluation) -> None:
+    oblong = made(tmp_path, {"ash": (4, 0, 3), "oak": (4, 0, 3)}, size=(12, 30))
+    shown = page(oblong)
+    assert "What the model sees" in shown.text and "30 × 12, seen in 8 × 8" in shown.text
+    assert "All of a picture is scaled to 8 × 8 pixels, whatever its shape was." in shown.text
+    assert [one["alt"] for one in shown.all("img")].count("What the model sees of it") == 1  # all have one shape
+    (tmp_path / "0" / "test-0.png").unlink()  # what is gone by now is passed over
+    assert "What the model sees" in page(oblong).text
+    assert "What the model sees" not in page(hundred).text  # they have the model's size
+
+
+def test_it_says_whose_weights_it_began_with(tmp_path: Path, pictures: Path, hundred: Evaluation) -> None:
+    given = {"init.weights": str(FIXTURES / "timm_vit"), "train.epochs": 1, "train.baseline": False}
+    recipe = choose(str(pictures), {**given, "init.mode": "lora"}).recipe
+    shown = page(evaluate(train(recipe, out=tmp_path / "run"))).text
+    assert "timm_vit; the head learnt, and thin matrices beside those of the blocks" in shown
+    assert "Began with" in shown and "Began with" not in page(hundred).text
 
 
 def test_it_needs_nothing_else(evaluation: Evaluation) -> None:

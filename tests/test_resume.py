@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from conftest import quick_digits, slowly
 from vitral import Finished, RecipeError, Run, RunError, Saved, Started, Step, events, train
 from vitral.recipe import Recipe
+from vitral.training.checkpoint import TrainingState, read_checkpoint, write_checkpoint
 
 # Everything that draws random numbers or remembers something.
 ALL = {
@@ -47,7 +48,9 @@ def timeless(run: Run) -> list[dict[str, Any]]:
 def final(run: Run) -> tuple[bytes, dict[str, torch.Tensor], list[dict[str, Any]]]:
     """What must be the same: the weights' file, all tensors of the last checkpoint, the metrics but for times."""
     last = sorted((run.folder / "checkpoints").iterdir())[-1]
-    return (run.folder / "model.safetensors").read_bytes(), load_file(last), timeless(run)
+    shares = sorted(last.rglob("shard-*.safetensors")) or [last]  # where the model was shared out
+    tensors = {f"{path.stem} {name}": one for path in shares for name, one in load_file(path).items()}
+    return (run.folder / "model.safetensors").read_bytes(), tensors, timeless(run)
 
 
 def assert_same(one: Run, other: Run) -> None:
@@ -65,9 +68,22 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(everything(), out=tmp_path_factory.mktemp("whole") / "run")
 
 
-def test_a_stem_that_remembers_what_it_saw_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    """BatchNorm's running means are no parameters, and neither is what the first layer measured."""
-    recipe = quick_digits().changed({"model.stem": "whitened", "train.ema": 0.9})
+PARTS: dict[str, dict[str, Any]] = {
+    # BatchNorm's running means are no parameters, and neither is what the first layer measured.
+    "a stem that remembers what it saw": {"model.stem": "whitened"},
+    "as DINOv3": {
+        "model.positions": "rotary",
+        "model.tokens.registers": 2,
+        "model.attention.bias": "query-value",
+        "model.mlp": "swiglu",
+        "model.blocks.layer_scale": 1e-5,
+    },
+}
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_a_model_of_other_parts_goes_on_to_the_same_bits(parts: str, tmp_path: Path) -> None:
+    recipe = quick_digits().changed(PARTS[parts] | {"train.ema": 0.9})
     whole = train(recipe, out=tmp_path / "whole")
     happening = events(recipe, out=tmp_path / "run")
     for event in happening:
@@ -94,6 +110,13 @@ def test_closed_anywhere_it_goes_on_to_the_same_bits(whole: Run, tmp_path: Path,
     folder = stopped(tmp_path / "run", after=after)
     assert Run.load(folder).record.state == "stopped"
     assert_same(train(out=folder, resume=True), whole)
+
+
+def test_stopped_and_recomputing_it_ends_with_the_same_bits(whole: Run, tmp_path: Path) -> None:
+    happening = events(everything().changed({"train.recompute": True}), out=tmp_path / "run")
+    next(event for event in happening if isinstance(event, Step) and event.step == 17)
+    happening.close()
+    assert_same(train(out=tmp_path / "run", resume=True), whole)
 
 
 @pytest.mark.parametrize("after", [17, *slowly(1, 7, 40)])
@@ -145,6 +168,14 @@ def test_a_damaged_checkpoint_is_passed_over(whole: Run, tmp_path: Path, damage:
     assert any(newest.name in note and "damaged" in note for note in started.notes)
     assert f"{started.step:08}" in older.name
     assert_same(train(out=folder, resume=True), whole)
+
+
+def test_a_list_that_is_damaged_does_not_end_a_training(tmp_path: Path) -> None:
+    (tmp_path / "step-00000030").mkdir()
+    (tmp_path / "step-00000030" / "files.json").write_text("{")
+    write_checkpoint(tmp_path, TrainingState(step=20), {"one": torch.ones(3)})
+    progress, _, damaged = read_checkpoint(tmp_path) or pytest.fail("there is none")
+    assert progress.step == 20 and "step-00000030 is damaged" in damaged[0]
 
 
 def test_where_no_checkpoint_is_whole_it_says_so(tmp_path: Path) -> None:

@@ -37,6 +37,31 @@ def test_a_run_of_format_1_is_read() -> None:
     assert run.evaluation is not None and len(run.split) == 1797
 
 
+@pytest.mark.parametrize("kind", ["labels", "number", "tasks"])
+def test_a_run_of_format_1_with_other_targets_than_one_class_is_read(kind: str) -> None:
+    folder = FORMAT_1.with_name(f"format-1-{kind}")
+    run, expected = Run.load(folder), json.loads((folder / "expected.json").read_text())
+    assert run.recipe == Recipe.read(expected["recipe"])
+    assert (run.record.format, run.record.state, run.record.steps) == (1, "finished", expected["steps"])
+    assert flat(Classifier.load(run).predict(folder / "picture.png").write()) == pytest.approx(
+        flat(expected["answer"]), abs=1e-4
+    )
+    names = [target.name for target in run.weights().targets]
+    assert run.evaluation is not None and [one["name"] for one in run.evaluation["targets"]] == names
+    assert run.baseline is not None and [one.name for one in run.baseline.targets] == names
+    assert len(run.split) == 200 and run.split[0][1] == {"labels": "even;round", "number": "0.0"}.get(
+        kind, "digit=0|high=0|size=0.0"
+    )
+
+
+def flat(values: Any, name: str = "") -> dict[str, Any]:
+    """Values within values, each by its path."""
+    if not isinstance(values, dict | list):
+        return {name: values}
+    inside = values.items() if isinstance(values, dict) else enumerate(values)
+    return {path: one for key, value in inside for path, one in flat(value, f"{name}/{key}").items()}
+
+
 @pytest.mark.slow
 def test_a_run_of_format_1_is_measured_as_it_was(tmp_path: Path) -> None:
     copy = shutil.copytree(FORMAT_1, tmp_path / "moved")

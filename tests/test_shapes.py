@@ -3,12 +3,14 @@
 # torch types what a ModuleList holds as Tensor or Module; here we look inside.
 # mypy: disable-error-code="union-attr, operator"
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -18,8 +20,10 @@ from vitral.cli.shapes import command
 from vitral.model import build
 from vitral.model.config import ImageSize, Mlp, ModelConfig, Regularise
 from vitral.model.interface import Layer, Model
+from vitral.model.kinds import AnyModelConfig
 from vitral.model.shapes import ShapeRow, on_meta, shapes
 
+CONFIG: TypeAdapter[ModelConfig] = TypeAdapter(AnyModelConfig)
 CONFIGS = [
     TINY,
     ViTConfig(),
@@ -93,6 +97,33 @@ def test_the_steps_of_a_vit_have_words() -> None:
     assert what["blocks.*.attn.qkv"] == "queries, keys, values"
     assert what["blocks.*.norm1"] == "LayerNorm"
     assert what["pool"] == "what the head sees: class"
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        [{"kind": "swin"}, {"kind": "swin", "version": 2}],
+        [{"kind": "resnet"}, {"kind": "resnet", "stem": "3x3"}],
+    ],
+    ids=["swin", "resnet"],
+)
+def test_every_word_about_a_step_is_about_one_that_is_there(family: list[dict[str, str]]) -> None:
+    told, there = set[str](), set[str]()
+    for settings in family:
+        config = CONFIG.validate_python(settings)
+        told |= on_meta(config)[0].step_words().keys()
+        there |= {re.sub(r"\b\d+\b", "*", row.name) for row in shapes(config)}
+    assert told - there == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "parameters"), [("swin-T", "Swin-T", "28,288,354"), ("R50+B/32", "R50+ViT-B/32", "110,945,832")]
+)
+def test_a_model_is_counted_and_drawn_by_its_name(name: str, title: str, parameters: str, tmp_path: Path) -> None:
+    told = CliRunner().invoke(command, [name, "--draw", str(tmp_path / "model.svg")])
+    assert told.exit_code == 0 and parameters in told.output
+    drawing = (tmp_path / "model.svg").read_text()
+    assert f">{title}<" in drawing and f">{parameters}<" in drawing
 
 
 # Somebody's own model

@@ -148,3 +148,18 @@ def test_what_transparent_pixels_hide_does_not_count() -> None:
     clear = [Image.new("RGBA", (40, 40), (level, 0, 0, 0)) for level in (0, 255)]
     assert (thumbnail(clear[0]) == thumbnail(clear[1])).all()
     assert thumbnail(Image.new("LA", (40, 40), (0, 255))).shape == (3, SIDE, SIDE)
+
+
+def test_an_index_finds_what_comparing_each_with_each_finds(clouds: list[Image.Image]) -> None:
+    pytest.importorskip("usearch", reason="usearch is not installed (pip install 'vitral[test]')")
+    draw = random.Random(3)
+    copies = [defect(image, draw) for image in clouds for defect in DEFECTS]
+    thumbnails = stacked(clouds + copies)
+    wanted, found = (places(near_duplicates(thumbnails, by_index=by_index)) for by_index in (False, True))
+    assert (
+        len(wanted) > 1000 and len(wanted & found) >= 0.98 * len(wanted) and len(found - wanted) <= 0.01 * len(wanted)
+    )
+    assert places(near_duplicates(thumbnails, by_index=True)) == found  # the same each time
+    some = np.arange(0, len(thumbnails), 3)
+    among_some = places(near_duplicates(thumbnails, numbers=some))
+    assert among_some and {place for first, second, _ in among_some for place in (first, second)} <= set(some.tolist())

@@ -36,7 +36,7 @@ SMALL = Preprocess(image_size=(4, 4), channels=3, mean=(0.0,) * 3, std=(1.0,) * 
 NO_TEST = "There is no test set: 20 % of the pictures are held out, the same share of every class."
 NO_VALIDATION = "To validate, 10 % of the training pictures are held out, the same share of every class."
 VALIDATION_IS_TEST = "There is no test set: the validation set takes its place, and chooses nothing."
-READS = "Vitral reads .jpg, .jpeg, .png, .webp, .bmp, .gif, .tif, .tiff, .npy."
+READS = "Vitral reads .jpg, .jpeg, .png, .webp, .bmp, .gif, .tif, .tiff, .npy, .avif, .heic, .heif, .hif."
 HELP = "Give each class a folder, or a CSV file with the columns path and label."
 
 
@@ -186,11 +186,11 @@ UNDERSTOOD: dict[str, tuple[list[str], dict[str, dict[str, int]], list[str]]] = 
         MADE_NOTES,
     ),
     "notes and other files": (
-        ALONE + ["README", "cats/a.txt", "cats/b.TXT", "dogs/c.heic"],
+        ALONE + ["README", "cats/a.txt", "cats/b.TXT", "dogs/c.jxl"],
         MADE,
         [
             "Files that are no pictures by their ending are passed over: 2 .txt, 1 without ending.",
-            "1 picture is in a format that Vitral does not read, and passed over: dogs/c.heic. Convert to JPEG or PNG.",
+            "1 picture is in a format that Vitral does not read, and passed over: dogs/c.jxl. Convert to JPEG or PNG.",
             *MADE_NOTES,
         ],
     ),
@@ -263,8 +263,8 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "an empty folder": ([], f"There is no picture in SOURCE. {READS}"),
     "only empty folders": (["cats/", "dogs/"], f"There is no picture in SOURCE. {READS}"),
     "only files that are no pictures": (
-        ["cats/1.heic", "cats/2.HEIC", "notes.txt"],
-        f"There is no picture in SOURCE, and there are other files: 2 .heic, 1 .txt. {READS}",
+        ["cats/1.jxl", "cats/2.JXL", "notes.txt"],
+        f"There is no picture in SOURCE, and there are other files: 2 .jxl, 1 .txt. {READS}",
     ),
     "val and test without train": (VAL + TEST, "SOURCE has test and val and no train: there is nothing to learn from."),
     "test alone": (TEST, "SOURCE has test and no train: there is nothing to learn from."),
@@ -575,12 +575,14 @@ def test_a_missing_file_is_left_out_and_named(pictures: Path) -> None:
 LIST, JSON = "list.csv", "list.jsonl"
 EMPTY = "has no lines: a line for each picture is expected, with a path and a label."
 PATH, LABEL = "path (or file, filename, image)", "label (or class, category, target)"
+NAME_IT = "Say which one is to be learnt: data.target"
 REFUSED_TABLES = [
     (LIST, b"", EMPTY),
     (LIST, b"path,label\n", EMPTY),
     (LIST, b"name,label\na,b\n", f"needs one column {PATH}, and has only name, label."),
     (LIST, b"path,file,label\na,a,b\n", f"needs one column {PATH}, and has path and file."),
-    (LIST, b"path,tag\na,b\n", f"needs one column {LABEL}, and has only path, tag."),
+    (LIST, b"path,tag\na,b\n", f"needs one column {LABEL}, and has only path, tag. {NAME_IT}=tag."),
+    (LIST, b"path,split\na,train\n", f"needs one column {LABEL}, and has only path, split."),
     (LIST, b"path,label\na,b\nc,\n", "line 3: label is empty."),
     (LIST, b"path,label\na\n", "line 2: label is empty."),
     (LIST, b"path,label\n ,b\n", "line 2: path is empty."),
@@ -593,8 +595,8 @@ REFUSED_TABLES = [
     (JSON, b'{"path": "a", "label": null}\n', "line 1: label is empty."),
     (
         JSON,
-        b'{"path": "a", "label": ["b", "c"]}\n',
-        "line 1: label is a list. A picture with several labels cannot be learnt from yet.",
+        b'{"path": "a", "label": {"b": "c"}}\n',
+        "line 1: label is neither a text, a number nor a list of labels.",
     ),
 ]
 

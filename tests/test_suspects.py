@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import quick_digits
-from test_cli import vitral
+from conftest import Called, quick_digits
 from vitral import train
 from vitral.data.config import Data
 from vitral.data.folds import OutOfFold, parts
@@ -76,18 +75,18 @@ def test_a_small_set_has_fewer_parts_and_a_group_is_in_one(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_the_command_tells_how_good_the_accusers_are(tmp_path: Path) -> None:
+def test_the_command_tells_how_good_the_accusers_are(called: Callable[..., Called], tmp_path: Path) -> None:
     digits_folder(tmp_path / "pictures", each=6, flipped=0.0)
     asked = quick_digits().changed({"data.source": str(tmp_path / "pictures"), "train.budget": "4steps"})
     run = train(asked, out=tmp_path / "run")
-    done = vitral("evaluate", run.folder, "--suspects")
+    done = called("evaluate", run.folder, "--suspects")
     told = " ".join(done.stdout.split())
     assert "Training 5 times, each time without another part of the pictures; 2 steps." in told
     assert "of the pictures that it had not seen: so weak a model accuses many labels that are right." in told
     assert done.returncode == 0
-    assert vitral("evaluate", run.folder, "--suspects", "--json").returncode == 2
+    assert called("evaluate", run.folder, "--suspects", "--json").returncode == 2
     Image.new("L", (8, 8)).save(tmp_path / "pictures" / "3" / "new.png")
-    done = vitral("evaluate", run.folder, "--suspects")
+    done = called("evaluate", run.folder, "--suspects")
     assert done.returncode == 1 and "are not those that it was trained with" in " ".join(done.stderr.split())
 
 

@@ -16,7 +16,7 @@ from vitral import Classifier, RecipeError, Run, train
 from vitral.data.augment.geometry import flips
 from vitral.data.batches import in_order
 from vitral.inference import outputs_of_pack
-from vitral.model.resnet import ResNet
+from vitral.model.cifar_resnet import CifarResNet
 from vitral.recipe import Recipe
 from vitral.training.objectives.classification import Classification
 from vitral.training.objectives.distillation import (
@@ -256,7 +256,7 @@ def cnn(tmp_path: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels).save(folder / f"{number}.png")
     (tmp_path / "cnn").mkdir()
-    save_file(ResNet(1, 2, (0.5,) * 3, (0.25,) * 3).state_dict(), tmp_path / "cnn" / "model.safetensors")
+    save_file(CifarResNet(1, 2, (0.5,) * 3, (0.25,) * 3).state_dict(), tmp_path / "cnn" / "model.safetensors")
     (tmp_path / "cnn" / "about.json").write_text('{"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}')
     return tmp_path / "cnn"
 
@@ -327,11 +327,11 @@ def test_who_cannot_show_maps_or_hold_them_is_told(cnn: Path, trained: Run) -> N
 def test_the_cnn_recognises_cifar10_as_it_is_known_to(large_data: Callable[[str], Path]) -> None:
     """Golden, from the data's own README: 93.39 % of the 10,000 test pictures."""
     from vitral.data.sources.official import cifar10
-    from vitral.model.resnet import resnet_of
+    from vitral.model.cifar_resnet import cifar_resnet_of
     from vitral.weights.pretrained import raw_weights_of
 
     stored = raw_weights_of(large_data("weights") / "cifar10_resnet56")
-    model = resnet_of(stored.tensors, tuple(stored.about["mean"]), tuple(stored.about["std"]))
+    model = cifar_resnet_of(stored.tensors, tuple(stored.about["mean"]), tuple(stored.about["std"]))
     found = cifar10(large_data("cifar-10-batches-bin"))
     test = found.splits == "test"
     images = torch.from_numpy(found.images[test]).permute(0, 3, 1, 2)

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, scaled_dot_product_attention
 
@@ -131,7 +132,9 @@ SAME: dict[str, dict[str, Any]] = {
     "tanh": {"act": nn.GELU("tanh")},
     "gated": {"act": nn.SiLU(), "gated": True},
     "mean": {"pool": "avg", "fc_norm": True},
+    "rms": {"norm": partial(nn.RMSNorm, eps=1e-6)},
     "mean, norm before": {"pool": "avg"},
+    "mean of all tokens": {"pool": "avg", "pool_include_prefix": True, "registers": 2},
     "norm after the token": {"fc_norm": True},
     "4 registers, 2×2 + 5 = 3²": {"img_size": (16, 16), "registers": 4},
     "any size": {"any_size": "antialiased"},
@@ -160,9 +163,7 @@ OTHER: dict[str, tuple[dict[str, Any], str]] = {
     "relu": ({"act": nn.ReLU()}, "The module asks for relu as act_layer"),
     "silu": ({"act": nn.SiLU()}, "The module asks for silu as act_layer"),
     "gelu in a gated MLP": ({"gated": True}, "The module asks for gelu as act_layer, and a gated MLP here has silu"),
-    "rms": ({"norm": nn.RMSNorm}, "blocks.0.norm1.bias is missing: a norm without it is no LayerNorm"),
     "post-norm": ({"post": True}, "differ by .* from block 0 on"),
-    "all tokens": ({"pool": "avg", "pool_include_prefix": True}, r"a mean of all tokens \(pool_include_prefix\)"),
     "max": ({"pool": "max"}, "The module asks for max as global_pool, which ours has not"),
 }
 
@@ -302,6 +303,36 @@ def test_the_name_in_config_json_tells_what_tensors_do_not(
     assert (config.heads, config.mlp.kind) == (24, "gelu-tanh")
 
 
+AIMV2: dict[str, Any] = {
+    "width": 1024, "patch_size": 16, "tokens": "none", "pool": "mean", "heads": 8,
+    "stem": {"kind": "linear", "norm": True}, "attention": {"kind": "softmax", "bias": False},
+    "mlp": {"kind": "swiglu", "ratio": 2.75}, "blocks": {"norm": "rms", "norm_eps": 1e-5, "bias": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [None, {"architecture": "aimv2_large_patch14_224.apple_pt"}], ids=["bare", "name"])
+def test_norms_without_a_bias_are_rmsnorm_where_all_of_such_a_shape_have_it(
+    config: dict[str, Any] | None, tmp_path: Path
+) -> None:
+    """Also where gate and value lie apart, as timm has them, and config.json has the name alone."""
+    folder = saved(tmp_path, config, **AIMV2)
+    if config:
+        tensors = load_file(folder / "model.safetensors")
+        gate, value = tensors.pop("blocks.0.mlp.fc1.weight").clone().chunk(2)
+        apart = {"blocks.0.mlp.fc1_g.weight": gate, "blocks.0.mlp.fc1_x.weight": value}
+        save_file(tensors | apart, folder / "model.safetensors")
+    found = vit(load_pretrained(folder).model).config
+    assert found == ViTConfig.read({"image_size": 32, "depth": 1, "classes": 3} | AIMV2, "model.")
+
+
+def test_norms_without_a_bias_that_no_name_has_are_asked_for(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"width": 192, "heads": 3, "blocks": {"norm": "rms"}}
+    with pytest.raises(WeightsError, match='If its norms are RMSNorm, write {"norm": "rms"} into an about.json'):
+        load_pretrained(saved(tmp_path, **settings))
+    (tmp_path / "about.json").write_text('{"norm": "rms"}')
+    assert vit(load_pretrained(tmp_path).model).config.blocks.norm == "rms"
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -323,6 +354,13 @@ def test_what_known_models_differ_in_is_asked_for(tmp_path: Path, settings: dict
 def test_an_activation_that_is_none_of_ours_is_told_as_it_was_given(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="mlp is relu, and a ViT here has gelu, gelu-quick, gelu-tanh"):
         load_pretrained(saved(tmp_path, width=192, heads=3), mlp="relu")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch16_rope_ape_224", "vit_pe_spatial_small_patch16_512.fb"])
+def test_a_name_that_stands_for_turned_queries_and_keys_is_refused(tmp_path: Path, name: str) -> None:
+    """No tensor of theirs tells."""
+    with pytest.raises(WeightsError, match="rotary positions other than DINOv3's"):
+        load_pretrained(saved(tmp_path, {"architecture": name}, width=384, heads=6))
 
 
 def test_a_name_that_the_tensors_contradict_tells_nothing(tmp_path: Path) -> None:

@@ -137,6 +137,7 @@ def test_a_loss_that_runs_away_stops_with_a_sentence(tmp_path: Path, batch_size:
     "model",
     [
         {"tokens": "none", "pool": "mean", "positions": "sincos-2d"},
+        {"positions": "rotary", "attention": {"bias": "query-value"}},
         *slowly(
             {"positions": "relative", "stem": "conv", "head": "mlp", "pool": "class-mean"},
             {"tokens": {"kind": "distilled", "registers": 2}, "positions": "learned-2d", "mlp": "swiglu"},

@@ -1,5 +1,6 @@
 """Every kind of vision model that transformers has: what comes out is equal, or it is refused by name."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vitral import WeightsError, load_pretrained
-from vitral.weights.describe import GELUS
+from vitral.weights.facts import GELUS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # their warnings are not ours
 
@@ -19,7 +20,7 @@ PLAIN: dict[str, Any] = {
 DINO = {name: value for name, value in PLAIN.items() if name != "intermediate_size"} | {"mlp_ratio": 2}
 LABELS = {"num_labels": 5}
 VIT = ("ViTForImageClassification", PLAIN | LABELS)
-SWIN = {"embed_dim": 24, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4, "image_size": 32, "patch_size": 4}
+SWIN = {"embed_dim": 24, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4, "image_size": 32, "patch_size": 4}
 CNN = {"hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": 5}
 TEXT = {
     "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20
@@ -79,7 +80,24 @@ EQUAL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "dinov2 registers swiglu": ("Dinov2WithRegistersModel", DINO | {"use_swiglu_ffn": True}, {}),
     "dinov2 registers backbone": ("Dinov2WithRegistersBackbone", DINO | {"num_register_tokens": 2}, {}),
+    "dinov3": ("DINOv3ViTModel", PLAIN | {"num_register_tokens": 4}, {}),
+    "dinov3 without registers, 24x40": ("DINOv3ViTModel", PLAIN | {"image_size": [24, 40]}, {}),
+    "dinov3 gated": ("DINOv3ViTModel", PLAIN | {"use_gated_mlp": True, "hidden_act": "silu"}, {}),
+    "dinov3 with a bias of keys": ("DINOv3ViTModel", PLAIN | {"key_bias": True}, {}),
+    "dinov3 without biases of q, k, v": ("DINOv3ViTModel", PLAIN | {"query_bias": False, "value_bias": False}, {}),
+    "dinov3 of another base": ("DINOv3ViTModel", PLAIN | {"rope_theta": 50.0}, {}),
+    "dinov3 backbone": ("DINOv3ViTBackbone", PLAIN | {"num_register_tokens": 4}, {}),
     "flava": ("FlavaImageModel", PLAIN, {}),
+    "swin": ("SwinForImageClassification", SWIN | LABELS, {}),
+    "swin without labels": ("SwinModel", SWIN, {}),
+    "swin masked": ("SwinForMaskedImageModeling", SWIN | {"encoder_stride": 8}, {}),
+    "swin without biases of q, k, v": ("SwinForImageClassification", SWIN | LABELS | {"qkv_bias": False}, {}),
+    "swin 36x36, which windows do not divide": ("SwinForImageClassification", SWIN | LABELS | {"image_size": 36}, {}),
+    "swin 32x48": ("SwinForImageClassification", SWIN | LABELS | {"image_size": [32, 48]}, {}),
+    "swinv2": ("Swinv2ForImageClassification", SWIN | LABELS, {}),
+    "swinv2 without labels": ("Swinv2Model", SWIN, {}),
+    "swinv2 24x24, smaller than a window": ("Swinv2Model", SWIN | {"image_size": 24}, {}),
+    "swinv2 from other windows": ("Swinv2Model", SWIN | {"pretrained_window_sizes": [6, 3]}, {}),
 }  # fmt: skip
 
 RELU = {"hidden_act": "relu"}
@@ -93,8 +111,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "dinov2 first stage": ("Dinov2Backbone", DINO | {"out_features": ["stage1"]}, {}, "maps of stage1"),
     "dinov2 backbone, no norm": ("Dinov2Backbone", DINO | {"apply_layernorm": False}, {}, "after the norm"),
     "ijepa pooler": ("IJepaModel", PLAIN, {"add_pooling_layer": True}, "add_pooling_layer=False"),
-    "dinov3": ("DINOv3ViTModel", PLAIN, {}, "rotary positions"),
-    "dinov3 backbone": ("DINOv3ViTBackbone", PLAIN, {}, "rotary positions"),
+    "dinov3 relu": ("DINOv3ViTModel", PLAIN | RELU, {}, "relu as hidden_act"),
+    "dinov3 gated by gelu": ("DINOv3ViTModel", PLAIN | {"use_gated_mlp": True}, {}, "a gated MLP here has silu"),
+    "dinov3 without biases of the MLP": ("DINOv3ViTModel", PLAIN | {"mlp_bias": False}, {}, "are missing"),
+    "dinov3 first stage": ("DINOv3ViTBackbone", PLAIN | {"out_features": ["stage1"]}, {}, "maps of stage1"),
     "beit": ("BeitModel", PLAIN, {}, "BEiT"),
     "beit absolute": ("BeitModel", PLAIN | {"use_absolute_position_embeddings": True}, {}, "BEiT"),
     "beit relative": ("BeitForImageClassification", PLAIN | {"use_relative_position_bias": True}, {}, "BEiT"),
@@ -105,9 +125,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "siglip": ("SiglipVisionModel", PLAIN, {}, "CLIP or SigLIP"),
     "siglip classifier": ("SiglipForImageClassification", BOTH, {}, "pictures and text"),
     "siglip2": ("Siglip2VisionModel", {**DINO, "num_patches": 16}, {}, "CLIP or SigLIP"),
-    "swin": ("SwinForImageClassification", SWIN, {}, "Swin Transformer"),
-    "swin backbone": ("SwinBackbone", SWIN, {}, "Swin Transformer"),
-    "swinv2": ("Swinv2Model", SWIN, {}, "Swin Transformer"),
+    "swin relu": ("SwinForImageClassification", SWIN | RELU, {}, "relu as hidden_act"),
+    "swin eps": ("SwinModel", SWIN | {"layer_norm_eps": 1e-6}, {}, "Its norms add 1e-06"),
+    "swin with a table of positions": ("SwinModel", SWIN | {"use_absolute_embeddings": True}, {}, "would be left out"),
+    "swin backbone": ("SwinBackbone", SWIN, {}, "maps of its stages"),
+    "swinv2 backbone": ("Swinv2Backbone", SWIN, {}, "maps of its stages"),
     "convnext": ("ConvNextForImageClassification", CNN | {"num_stages": 2}, {}, "ConvNeXt"),
     "resnet": ("ResNetForImageClassification", CNN | {"embedding_size": 8}, {}, "a CNN"),
     "videomae": ("VideoMAEModel", PLAIN | {"num_frames": 4}, {}, "a model of videos"),
@@ -170,7 +192,9 @@ def test_a_model_gives_what_it_gave_from_memory_and_from_its_folder(case: str, t
         check_equal(load_pretrained(source).model, theirs, images)
 
 
-@pytest.mark.parametrize("case", EQUAL)
+@pytest.mark.parametrize(
+    "case", [case for case in EQUAL if not re.match("swin|.*another base", case)]
+)  # nobody asks for these
 def test_a_file_alone_is_equal_once_it_is_said_what_no_tensor_tells(case: str, tmp_path: Path) -> None:
     name, settings, arguments = EQUAL[case]
     theirs = built(name, settings, arguments)
@@ -180,7 +204,7 @@ def test_a_file_alone_is_equal_once_it_is_said_what_no_tensor_tells(case: str, t
         load_pretrained(alone)
     config, images = theirs.config, random_images(settings)
     given = {"heads": config.num_attention_heads, "norm_eps": config.layer_norm_eps, "image_size": images.shape[2:]}
-    if not settings.get("use_swiglu_ffn"):
+    if not settings.get("use_swiglu_ffn") and not settings.get("use_gated_mlp"):
         given["mlp"] = GELUS[config.hidden_act]
     check_equal(load_pretrained(alone, **given).model, theirs, images)
 

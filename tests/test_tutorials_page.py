@@ -13,9 +13,11 @@ import pytest
 from conftest import FIXTURES
 from vitral.cli import main
 from vitral.data.sources.named import data_directory
+from vitral.recipe import Recipe, parse_setting
 from vitral.recipes import RECIPES
 from vitral.recipes.tiny16 import WEIGHTS
 from vitral.recipes.tutorials import TUTORIALS
+from vitral.settings import names
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tutorials.md").read_text()
@@ -76,6 +78,22 @@ def test_every_tutorial_has_its_block_its_recipes_and_its_code_on_the_page() -> 
     assert all(len(loaded().LINK.findall(block)) >= 7 and "**What differs.**" in block for block in blocks)
 
 
+def test_every_setting_on_the_page_is_one_and_its_recipe_takes_the_value() -> None:
+    """That is the recipe that stands before it, else the one of the block. A part of the model also goes by its own
+    name, without `model.`"""
+    known, parts = set(names(Recipe)), "data init model teacher train attention mlp pool positions".split()
+    for one, block in zip([TUTORIALS[0], *TUTORIALS], PAGE.split("\n## ")[:-1], strict=True):
+        for typed in re.findall(r"`([^`]+)`", block):
+            first, *_ = words = typed.replace(" = ", "=").split()
+            named = [word for word in words if re.match(rf"({'|'.join(parts)})\.[a-z_.]+(=|$)", word)]
+            settings = dict(parse_setting(f"{word}=" if "=" not in word else word) for word in named)
+            whole = {name if name in known else f"model.{name}": value for name, value in settings.items()}
+            assert [name for name in whole if name not in known] == []
+            RECIPES.get(first, RECIPES[one.recipe]).changed(
+                {name: value for name, value in whole.items() if value != ""}
+            )
+
+
 def test_ls_tutorials_lists_them_with_author_source_and_command(capsys: pytest.CaptureFixture[str]) -> None:
     main(["ls", "tutorials"])
     told = capsys.readouterr().out
@@ -84,6 +102,16 @@ def test_ls_tutorials_lists_them_with_author_source_and_command(capsys: pytest.C
     assert [one["command"] for one in listed] == [one.command for one in TUTORIALS]
     for one in TUTORIALS:
         assert [part for part in (one.author, one.title, one.source, one.command) if part not in told] == []
+
+
+def test_a_folder_called_tutorials_is_listed_by_its_path(
+    run_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(run_copy.parent)
+    Path("tutorials").mkdir()
+    run_copy.rename("tutorials/mine")
+    main(["ls", "./tutorials"])
+    assert "tutorials/mine" in capsys.readouterr().out
 
 
 def shortened(words: list[str]) -> list[str]:

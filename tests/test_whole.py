@@ -18,14 +18,15 @@ SOURCE = ROOT / "src" / "vitral"
 
 # Each may import what stands left of it. A tuple: rooms that do not know each other.
 ORDER = [
-    ("errors", "version", "progress"),
-    ("files", "settings"),
-    ("plugin",),
+    ("errors", "version", "progress", "regressions"),
+    ("files", "settings", "processes"),
+    ("plugin", "rounds", "targets"),
     ("model", "data"),
     ("training.config",),  # settings alone, as the other rooms' config.py
     ("recipe", "weights"),
-    ("run",),
+    ("run", "graph"),
     ("inference",),
+    ("predictions",),
     ("classifier",),
     ("look",),
     ("evaluation", "training"),

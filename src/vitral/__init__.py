@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitral.classifier import Classifier, Prediction
+    from vitral.classifier import Classifier
     from vitral.data.preprocess import Preprocess
     from vitral.errors import DataError, RecipeError, RunError, VitralError, WeightsError
     from vitral.evaluation.embed import embed
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vitral.model.config import ViTConfig
     from vitral.model.patches import patchify, unpatchify
     from vitral.model.vit import ViT
+    from vitral.predictions import Prediction
     from vitral.progress import Progress
     from vitral.recipe import Recipe
     from vitral.run import Run
@@ -33,7 +34,7 @@ _HOMES = {
     "Evaluation": "vitral.evaluation.evaluate",
     "Finished": "vitral.training.loop",
     "Packing": "vitral.training.loop",  # the old name of Progress
-    "Prediction": "vitral.classifier",
+    "Prediction": "vitral.predictions",
     "Preprocess": "vitral.data.preprocess",
     "Pretrained": "vitral.weights.pretrained",
     "Progress": "vitral.progress",

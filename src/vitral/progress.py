@@ -5,7 +5,10 @@ Who does the work says first where it starts, so that a bar knows what was done 
 
 import time
 from collections.abc import Callable, Generator
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 Result = TypeVar("Result")
 
@@ -82,3 +85,15 @@ def drain(work: Generator[Progress, None, Result], tell: Tell = silent) -> Resul
             result: Result = end.value
             return result
         tell(progress)
+
+
+def taking(lock: "BaseFileLock", waiting: Progress) -> Generator[Progress, None, None]:
+    """Take a lock; yields as long as another process has it."""
+    from filelock import Timeout
+
+    while True:
+        try:
+            lock.acquire(timeout=0.2)
+            return
+        except Timeout:
+            yield waiting

@@ -8,12 +8,13 @@ Muon`.
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import Field, StrictInt, model_validator
 
-from vitral.data.config import AsItIs, Augment, Data, Policy, RandAugment, Resize, Scale
+from vitral.data.config import AsItIs, Augment, Data, Pad, Policy, RandAugment, Resize, Scale
 from vitral.errors import RecipeError
 from vitral.files import path_of
 from vitral.model.config import (
@@ -61,6 +62,7 @@ __all__ = [
     "Mlp",
     "ModelConfig",
     "Muon",
+    "Pad",
     "Policy",
     "Pool",
     "Positions",
@@ -148,6 +150,11 @@ class Recipe(Settings):
             raise ValueError("teacher.sees picture knows nothing of mixed pictures: take mixup and cutmix out.")
         if has_teacher and self.init.mode == "probe":
             raise ValueError("teacher.source and init.mode probe do not go together: a head alone needs no teacher.")
+        if self.init.mode == "lora" and self.train.optimizer.kind == "muon":
+            raise ValueError(
+                "train.optimizer muon is for whole matrices, and with init.mode lora thin ones learn: set "
+                "train.optimizer=adamw, adam or sgd."
+            )
         blocks = self.model.block_count
         if blocks is not None and self.init.freeze > blocks:
             raise ValueError(f"init.freeze is {self.init.freeze}, and the model has {blocks} blocks.")
@@ -171,7 +178,7 @@ class Recipe(Settings):
             settings = {"train.budget": "none", **settings}
         settings = {_without_kind(name, value, parts): value for name, value in settings.items()}
         for name in sorted(settings, key=lambda name: name.removesuffix(".kind").count(".")):  # a kind comes first
-            _set(values, name, settings[name])
+            _set(values, name, deepcopy(settings[name]))  # a table in it may get more settings
         return Recipe.read(values)
 
     def dropped(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -181,7 +188,10 @@ class Recipe(Settings):
         ('train.optimizer is adamw now, and what was set for muon is dropped: momentum=0.9.',)
         """
         after, sentences = _parts(self.changed(settings)), []
-        elsewhere = {*_dotted(settings), *after}  # what was typed, and parts that are told themselves
+        elsewhere = {
+            *(name for name, _ in _dotted(settings)),
+            *after,
+        }  # what was typed, and parts that are told themselves
         for name, part in _parts(self).items():
             now = after.get(name, part)  # a part of a model that is gone is told with the model
             fresh = type(part).model_construct(kind=part.kind)  # with every default
@@ -228,6 +238,14 @@ class Recipe(Settings):
         except RecipeError as error:
             raise RecipeError(f"{name}: {error}") from None
 
+    def dotted(self) -> dict[str, Any]:
+        """All settings by their dotted names.
+
+        >>> Recipe().dotted()["train.batch_size"]
+        64
+        """
+        return {name: value for name, value in _dotted(self.write()) if not isinstance(value, dict)}
+
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
         """Read a recipe from a TOML file."""
@@ -270,10 +288,10 @@ def _without_kind(name: str, value: Any, parts: Mapping[str, Any]) -> str:
     return part if isinstance(parts.get(part), Part) and isinstance(value, str) else name
 
 
-def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The dotted names of all that is set, tables within tables too."""
+def _dotted(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted names of all that is set, tables within tables too, and the values."""
     for name, value in settings.items():
-        yield prefix + name
+        yield prefix + name, value
         if isinstance(value, Mapping):
             yield from _dotted(value, f"{prefix}{name}.")
 

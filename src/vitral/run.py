@@ -6,31 +6,36 @@ The run folder is the contract between those who make weights and those who use 
 import csv
 import json
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from vitral.errors import RunError, WeightsError
 from vitral.files import as_csv, path_of, sha256_of, write_whole
 from vitral.plugin import Code, Plugin, is_plugin, load_stored_plugins
+from vitral.processes import Processes
 from vitral.recipe import Recipe
 from vitral.settings import FORMAT, check_format
+from vitral.targets import TargetKind
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-    from vitral.model.interface import Model
     from vitral.weights.calibration import Calibration
     from vitral.weights.own import Weights
 
 RECIPE, RECORD, WEIGHTS, METRICS = "recipe.toml", "run.json", "model.safetensors", "metrics.jsonl"
 EVALUATIONS = "evaluations"  # of the weights on other pictures
+MOMENTS = "moments"  # what a model saw that learnt without labels, as it learnt
 SPLIT, LEFT_OUT, EVALUATION, CHECKPOINTS, LOCK = "split.csv", "left-out.csv", "evaluation.json", "checkpoints", ".lock"
+SIGN = ".sign.part"  # by which processes see that they share a folder
 BASELINE, CHECKED, REPORT = "baseline.json", "check.json", "report.html"
 
 
@@ -74,6 +79,8 @@ class Choices(StoredTable):
     precision: str
     threads: int
     compiled: bool = False
+    processes: int = Field(default=1, exclude_if=lambda processes: processes == 1)  # it came after format 1
+    parallel: str = Field(default="replicate", exclude_if=lambda parallel: parallel == "replicate")  # or shard
 
 
 class DataIdentity(StoredTable):
@@ -99,6 +106,28 @@ class Stretch(StoredTable):
     weights: WeightsIdentity | None = None
 
 
+class Way(StoredTable):
+    """One way to learn from the pictures, and how far it came in a short time."""
+
+    name: str  # from nothing, probe or gentle
+    steps: int = 0  # of its longer short training
+    value: float | None = None  # the figure after these; None: it was not tried
+    planned: int = 0  # steps that fit into the rest of the time
+    expected: float | None = None  # the figure after those
+    why_not: str | None = None  # it was not tried
+
+
+class Comparison(StoredTable):
+    """Ways that were tried before one of them went on."""
+
+    weights: str  # whose weights probe and gentle start from
+    figure: str  # by which one was chosen: accuracy, or loss
+    pictures: int  # that it was measured on
+    seconds: float
+    ways: tuple[Way, ...]
+    chosen: str  # the name of a way
+
+
 class Record(StoredTable):
     """`run.json`: what happened."""
 
@@ -115,20 +144,35 @@ class Record(StoredTable):
     code: dict[str, str] | None = None  # the names in a user's own files, and the sha256 of each file
     planned: int = 0
     corrected_at: int = 0
+    corrections: tuple[tuple[int, int], ...] | None = None  # all of them: step, and steps in all from then on
     steps: int = 0
     stretches: tuple[Stretch, ...] | None = None  # earlier ones, where it was trained longer
     weights: WeightsIdentity | None = None
     calibration: str | None = None  # the sha256 of its file, where there is one
+    comparison: Comparison | None = None  # where several ways were tried first
+
+
+class TargetBaseline(StoredTable):
+    """How far a simple method came with one of several targets, with labels or with a number."""
+
+    name: str  # of the target
+    kind: TargetKind
+    method: str
+    validation: float | None  # the figure: accuracy of a class, mean average precision of labels, mean absolute error
+    test: float | None
+    guess: float | None  # on the test pictures, of one who says the same of each: how often each is, or the mean
+    said: dict[str, list[float]]  # test picture → the probability of each output, or the number
 
 
 class Baseline(StoredTable):
-    """`baseline.json`: how far a simple method came."""
+    """`baseline.json`: how far a simple method came. Of other targets than one class `targets` says so, one by one."""
 
     format: int = FORMAT
     method: str
     validation_accuracy: float | None  # None: there are no validation pictures; then it is logistic regression
     test_accuracy: float | None
     right: dict[str, bool]  # test picture → whether its answer was right
+    targets: list[TargetBaseline] = Field(default=[], exclude_if=lambda targets: not targets)  # it came after format 1
 
 
 @dataclass(frozen=True)
@@ -158,14 +202,39 @@ class Run:
         """Whether there is a run, whole or damaged."""
         return (Path(folder) / RECORD).is_file()
 
-    @classmethod
-    def reserve(cls, folder: str | Path) -> tuple["Run", "BaseFileLock"]:
-        """A folder that is new or empty (or was left by a run that did not get as far as run.json), and its lock."""
-        run = cls(Path(folder))
-        with run.writing():
-            run.folder.mkdir(parents=True, exist_ok=True)
-        run.check_free()
-        return run, run.lock()
+    def reserve(self) -> "BaseFileLock":
+        """The lock of a folder that is new or empty, or was left by a run that did not get as far as run.json."""
+        with self.writing():
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self.check_free()
+        return self.lock()
+
+    def check_shared(self, processes: Processes) -> None:
+        """Refuse a folder that not all processes see: after a restart another one may be the first, which writes."""
+        if not processes.many:
+            return
+        sign, is_new = self.folder / SIGN, not self.folder.exists()
+        word = processes.decide(lambda: self._leave(sign))
+        try:
+            with processes.together():
+                if not _reads(sign, word):
+                    raise RunError(
+                        f"{self.folder} is another folder there than for the first process. Choose a place with --out "
+                        "that all machines share."
+                    )
+        finally:
+            if processes.first:  # all have looked
+                sign.unlink(missing_ok=True)
+                if is_new:
+                    with suppress(OSError):
+                        self.folder.rmdir()
+
+    def _leave(self, sign: Path) -> str:
+        word = secrets.token_hex()
+        with self.writing():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            sign.write_text(word)
+        return word
 
     def check_free(self) -> None:
         """Whether a run may begin here: nothing is overwritten."""
@@ -178,13 +247,14 @@ class Run:
                 f"{self.folder} is not empty, and nothing is overwritten. {choose} another place with --out."
             )
 
-    def lock(self) -> "BaseFileLock":
-        """One training at a time: the lock of the system, which goes with the process that has it."""
+    def lock(self, patience: float = 0.0) -> "BaseFileLock":
+        """One training at a time: the lock of the system, which goes with the process that has it. `patience`: seconds
+        to wait for one that is about to end."""
         from filelock import FileLock, Timeout
 
         lock = FileLock(self.folder / LOCK)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=patience)
         except Timeout:
             raise RunError(
                 f"Another training is writing into {self.folder}. Choose another place with --out."
@@ -284,6 +354,12 @@ class Run:
         return _read_table(Checked, path) if path.is_file() else None
 
     @property
+    def moments(self) -> dict[int, Path]:
+        """The pictures of what it saw as it learnt, by the number of steps so far."""
+        paths = sorted((self.folder / MOMENTS).glob("*.png"))
+        return {int(path.stem): path for path in paths if path.stem.isdecimal()}
+
+    @property
     def split(self) -> list[tuple[str, str, str]]:
         """(sample, label, split) of every picture."""
         path = self.folder / SPLIT
@@ -310,7 +386,7 @@ class Run:
             raise WeightsError(f"{path} was altered or cut: it is not the file that {RECORD} tells of.")
         return read_weights(path, code)
 
-    def calibration(self, model: "Model") -> "Calibration | None":
+    def calibration(self, weights: "Weights") -> "Calibration | None":
         """The calibration of these weights, checked against run.json; None where there is none."""
         from vitral.weights.calibration import CALIBRATION, Calibration
 
@@ -319,7 +395,7 @@ class Run:
             raise WeightsError(
                 f"{path} was altered or cut: it is not the file that {RECORD} tells of. Delete it, or train again."
             )
-        return Calibration.load(self.folder, model)
+        return Calibration.load(self.folder, weights.model, weights.other_targets)
 
     def finish(self, calibration: "Calibration | None") -> None:
         """The calibration, then the record with its sha256, by which the run is finished."""
@@ -362,7 +438,7 @@ class Run:
             size = path.stat().st_size if path.exists() else 0
             if size > metrics:
                 os.truncate(path, metrics)
-            for leftover in [*self.folder.glob(".*.part"), *self.checkpoints.glob(".*.part")]:
+            for leftover in [*self.folder.glob(".*.part"), *self.checkpoints.rglob(".*.part")]:
                 leftover.unlink()
         return [f"{METRICS} is shorter than the checkpoint says: lines of it are lost."] if size < metrics else []
 
@@ -399,6 +475,18 @@ class Run:
             yield
         except OSError as error:
             raise RunError(f"The run folder {self.folder} cannot be written ({error}).") from None
+
+
+def _reads(path: Path, word: str, patience: float = 5.0) -> bool:
+    """Whether this is in a file, which another machine has just written: a shared disk may take its time."""
+    ends_at = time.monotonic() + patience
+    while True:
+        with suppress(OSError):
+            if path.read_text() == word:
+                return True
+        if time.monotonic() > ends_at:
+            return False
+        time.sleep(0.1)
 
 
 def free_folder(name: str, parent: Path = Path("runs")) -> Path:

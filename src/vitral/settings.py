@@ -155,7 +155,7 @@ def unknown(name: str, known: list[str], what: str = "setting") -> str:
     if what == "setting":
         same = [one for key, one in lower.items() if key.endswith("." + last)]
         meant = same if len(same) == 1 else [one for one in (ELSEWHERE.get(last),) if one in known]
-        near = meant or near or same[:1]
+        near = meant or [one for one in same if one == f"model.{name}"] or near or same[:1]
     hint = f"Did you mean {near[0]}?" if near else f"Known are: {', '.join(known)}."
     return f"There is no {what} {name}. {hint}"
 

@@ -4,6 +4,8 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from io import StringIO, TextIOWrapper
 
@@ -16,13 +18,16 @@ STARTED_AT = time.perf_counter()  # when the command was called: a budget counts
 # name: what it is for. The file of a command is only loaded when it is called, so that --help is quick.
 COMMANDS = {
     "train": "Train a model, measure it on pictures it has never seen, and draw what it learnt.",
+    "pretrain": "Learn to see from pictures without labels, to begin a training from.",
     "evaluate": "Measure a run again: numbers with intervals, figures.",
     "compare": "Put runs side by side: settings that differ, numbers, learning curves.",
     "predict": "Say what a picture shows, or all pictures of a folder.",
     "look": "Show where a model looked for its answer, and how far to believe that.",
     "glass": "Open a page in which one sees into a model: its attention, and what patches are worth.",
     "convert": "Write weights as transformers, timm, torchvision or Google have them.",
+    "export": "Write a model as one file that runs without Vitral, once it has given the same answers.",
     "check": "Look at every picture before anyone trains, and say what is wrong.",
+    "pack": "Decode pictures once before training, or write them as shards, for sets larger than a disk.",
     "probe": "Say whether a backbone is good for your pictures, without training it.",
     "embed": "Write what a model sees as vectors, draw a map of them, find pictures that are alike.",
     "fetch": "Fetch sets of pictures by name, or list them.",
@@ -93,7 +98,7 @@ def main(args: list[str] | None = None) -> None:
         finally:
             ctrl_c.leave()
     except BaseException as error:
-        code = _print_error(error)
+        code = _print_error(error) if _speaks() else STOPPED if isinstance(error, KeyboardInterrupt) else 1
         if code == STOPPED and args is None:
             end()
         sys.exit(code)
@@ -113,11 +118,45 @@ def _run(args: list[str] | None) -> None:
     if "_VITRAL_COMPLETE" in os.environ:
         from vitral.cli import completion  # noqa: F401 (it registers itself with click)
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _one_voice():
         warnings.filterwarnings("ignore", module=r"PIL\.")  # of a damaged picture we say what is wrong ourselves
         vitral(args, prog_name="vitral", standalone_mode=False)
     if sys.stdout is not None:
         sys.stdout.flush()  # here, where a closed pipe or a full disk is still an error of ours
+
+
+@contextmanager
+def _one_voice() -> Iterator[None]:
+    """Of several processes the first one prints."""
+    if not _is_one_of_several():
+        yield
+        return
+    # Said by DDP, once a process, of what is meant to be so: see training/parallel.py.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    from vitral.processes import join
+
+    with open(os.devnull, "w") as nowhere, ExitStack() as stack:
+        if not join().first:
+            stack.enter_context(redirect_stdout(nowhere))
+            stack.enter_context(redirect_stderr(nowhere))
+        yield
+
+
+def _is_one_of_several() -> bool:
+    return "WORLD_SIZE" in os.environ and os.environ["WORLD_SIZE"] != "1"
+
+
+def _speaks() -> bool:
+    """Whether it is this process that prints an error: it is told once."""
+    if not _is_one_of_several():
+        return True
+    from vitral.errors import RunError
+    from vitral.processes import join
+
+    try:
+        return join().speaks()
+    except RunError:  # they have not met
+        return os.environ.get("RANK", "0") == "0"
 
 
 def _print_error(error: BaseException) -> int:

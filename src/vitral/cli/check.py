@@ -17,6 +17,7 @@ from vitral.progress import Progress
 if TYPE_CHECKING:
     from vitral.data.check import Report
     from vitral.recipe import Recipe
+    from vitral.targets import Target
 
 
 @click.command()
@@ -37,7 +38,9 @@ def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: st
     """
     from vitral.data.check import check
     from vitral.data.sources import open_source
+    from vitral.data.sources.named import data_directory
     from vitral.errors import RecipeError
+    from vitral.processes import join
     from vitral.recipe import Recipe
     from vitral.recipes import find_recipe
     from vitral.run import last_name
@@ -48,10 +51,15 @@ def command(source: str, settings: tuple[str, ...], out: Path | None, recipe: st
     changes["data.source"] = source
     full_recipe = (find_recipe(recipe) if recipe else Recipe()).changed(changes)
     folder = out or Path("checks") / last_name(source)
-    index = open_source(full_recipe.data)
-    _clear(folder)
     with ProgressBar() as tell:
-        report = check(index, tell)
+        index = open_source(full_recipe.data, tell=tell)
+    processes = join()
+    if processes.first:
+        _clear(folder)
+    with ProgressBar() as tell:
+        report = check(index, tell, processes=processes, directory=data_directory(full_recipe.data.directory))
+    if not processes.first:
+        return
     if as_json:
         click.echo(json.dumps(report.write()))
     else:
@@ -109,17 +117,23 @@ def _draw(report: "Report", folder: Path, recipe: "Recipe | None") -> None:
 def _print_report(report: "Report", folder: Path) -> None:
     """Print classes, sizes and findings, the serious ones first."""
     from vitral.data.sources import SPLITS
+    from vitral.targets import columns
 
     index = report.index
     for note in index.notes:
         console.print(printable(note))
-    listing = table("class", *SPLITS, right=SPLITS)
-    rows = list(zip(index.class_names, report.counts, strict=True))
-    for name, counts in rows[:40]:
-        listing.add_row(printable(name), *(f"{count:,}" for count in counts))
+    words = [{"class": "class", "labels": "label", "number": "number"}[target.kind] for target in index.targets]
+    listing = table(words[0] if len(words) == 1 else "target", *SPLITS, right=SPLITS)
+    rows = [
+        row
+        for target, part in zip(index.targets, columns(index.targets), strict=True)
+        for row in _rows(report, target, part)
+    ]
+    for row in rows[:40]:
+        listing.add_row(*row)
     if len(rows) > 40:
         listing.add_row(f"and {len(rows) - 40} more", "", "", "")
-    listing.add_row("all", *(f"{count:,}" for count in report.counts.sum(axis=0)), style="bold")
+    listing.add_row("all", *(f"{len(index.of(split)):,}" for split in SPLITS), style="bold")
     print_table(listing)
     _print_sizes(report)
     serious = [finding for finding in report.findings if finding.serious]
@@ -134,10 +148,34 @@ def _print_report(report: "Report", folder: Path) -> None:
         if len(finding.samples) > 3:
             console.print(f"    and {len(finding.samples) - 3:,} more in {folder}/findings.csv", style="dim")
     if not report.compared:
-        console.print("\nNear copies were not looked for: there are too many pictures to compare each with each.")
+        console.print(
+            "\nNear copies were not looked for: there are too many pictures to compare each with each. With one "
+            "package more that need not be: pip install 'vitral[near]'.",
+            markup=False,
+        )
     other = len(report.findings) - len(serious)
     verdict = f"{len(serious)} serious, {other} to know of" if report.findings else "nothing was found"
     console.print(f"\n{len(index.samples):,} pictures looked at: {verdict}.")
+
+
+def _rows(report: "Report", target: "Target", part: slice) -> "Iterator[tuple[str, ...]]":
+    """How many pictures of each split have each class or label; of a number its span in each of them."""
+    import numpy as np
+
+    from vitral.data.sources import SPLITS
+
+    index = report.index
+    of_target = f"{target.name} " if len(index.targets) > 1 or target.kind == "number" else ""
+    if target.kind != "number":
+        for name, counts in zip(target.names, report.counts[part], strict=True):
+            yield printable(of_target + name), *(f"{count:,}" for count in counts)
+        return
+    numbers = [index.labels[index.of(split), part] for split in SPLITS]
+    for word, quantile in (("least", 0), ("median", 50), ("most", 100)):
+        yield (
+            printable(of_target + word),
+            *(f"{np.percentile(some, quantile):.4g}" if len(some) else "" for some in numbers),
+        )
 
 
 def _print_sheets(folder: Path) -> None:

@@ -39,7 +39,7 @@ def command(runs: tuple[Path, ...], out: Path | None, as_json: bool) -> None:
 def print_comparison(comparison: "Comparison") -> None:
     """Print a column a group: its settings, then its numbers; and below them the verdicts."""
     settings = comparison.settings
-    first = max(map(len, [*settings, "validation accuracy"]))
+    first = max(map(len, [*settings, "validation accuracy", *comparison.measures]))
     # On a narrow terminal a few columns at a time, so that no number is cut.
     at_once = max(1, (console.width - first) // 26) if console.is_terminal else len(comparison.groups)
     for start in range(0, len(comparison.groups), at_once):
@@ -53,7 +53,7 @@ def print_comparison(comparison: "Comparison") -> None:
 
 def _print_columns(comparison: "Comparison", columns: slice) -> None:
     """Print some of the groups, one a column."""
-    from vitral.evaluation.compare import MEASURES
+    from vitral.evaluation.compare import in_words
 
     groups = comparison.groups[columns]
     names = [printable(group.name) for group in groups]
@@ -63,9 +63,9 @@ def _print_columns(comparison: "Comparison", columns: slice) -> None:
     if comparison.settings:
         listing.add_row()
     listing.add_row("runs", *(str(len(group.members)) for group in groups))
-    for measure in MEASURES:
-        if measure == "test_accuracy" or any(group.values(measure) for group in comparison.groups):
-            listing.add_row(measure.replace("_", " "), *(cell(group, measure) for group in groups))
+    for measure in comparison.measures:
+        if measure.startswith("test_") or any(group.values(measure) for group in comparison.groups):
+            listing.add_row(printable(in_words(measure)), *(cell(group, measure) for group in groups))
     print_table(listing)
 
 
@@ -78,24 +78,15 @@ def _setting(value: Any) -> str:
 
 def cell(group: "Group", measure: str) -> str:
     """A measure of a group as text: mean ± sd over the runs that have it; of one run the number, and its interval."""
-    from vitral.evaluation.compare import mean_sd
+    from vitral.evaluation.compare import mean_sd, words
 
     values = group.values(measure)
     if not values:
-        return "not evaluated" if measure == "test_accuracy" else "–"
+        return "not evaluated" if measure.startswith("test_") else "–"
     mean, sd = mean_sd(values)
-    text = _number(mean, measure)
-    if measure == "test_accuracy" and group.interval:
-        low, high = group.interval
-        text += f" ({low:.1%} to {high:.1%})"
+    text = words(mean, measure)
+    if interval := group.interval(measure):
+        text += f" ({' to '.join(words(end, measure) for end in interval)})"
     if sd is not None and not (measure == "steps" and sd == 0):
-        text += f" ± {_number(sd, measure)}"
+        text += f" ± {words(sd, measure)}"
     return text if len(values) == len(group.members) else f"{text} ({len(values)} of {len(group.members)})"
-
-
-def _number(value: float, measure: str) -> str:
-    if measure.endswith("accuracy"):
-        return f"{value:.1%}"
-    if measure == "steps":
-        return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
-    return f"{value:.1f}" if measure == "seconds" else f"{value:.3f}"

@@ -28,9 +28,10 @@ def runs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> lis
 
 def sizes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Sizes of the paper, recipes, runs; else files."""
-    from vitral.model.config import SIZES
+    from vitral.model.kinds import NAMED
 
-    return _or_files([*(f"{size}/16" for size in SIZES), *_recipes(), *_runs()], incomplete)
+    sizes = [name for name in NAMED if "+" in name or not name.endswith(("/14", "/32"))]  # one patch tells of others
+    return _or_files([*sizes, *_recipes(), *_runs()], incomplete)
 
 
 def settings(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -62,9 +62,9 @@ def _torch() -> dict[str, Any]:
     """The device and its speed, by name; a small ViT learns a step, so that what does not work fails here."""
     import torch
 
+    from vitral.inference import choose_device
     from vitral.model.config import ViTConfig
     from vitral.model.vit import ViT
-    from vitral.training.preparation import choose_device
 
     device = choose_device("auto")
     side = 1024

@@ -1,4 +1,4 @@
-"""vitral embed WEIGHTS FOLDER [--out FOLDER] [--nearest PICTURE] [-k 8] [--json]"""
+"""vitral embed WEIGHTS FOLDER [--out FOLDER] [--nearest PICTURE] [-k 8] [--patches] [--json]"""
 
 import json
 from pathlib import Path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     help="Show the pictures that are most like it.",
 )
 @click.option("-k", "count", type=click.IntRange(1), default=8, show_default=True, help="How many.")
+@click.option("--patches", is_flag=True, help="Also write what it sees in each patch: patches.npz.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @code_option
 def command(
@@ -36,6 +37,7 @@ def command(
     out: Path | None,
     nearest: Path | None,
     count: int,
+    patches: bool,
     as_json: bool,
     code: tuple[Path, ...],
 ) -> None:
@@ -43,15 +45,20 @@ def command(
 
     RUN|WEIGHTS is a run, a file or folder of weights, a name in weights/ of the data directory, or hf:org/model. The
     pictures need not be sorted into classes. Vectors go to embeddings.npz (samples, labels, class_names, splits,
-    vectors), the map (t-SNE) to map.png. The same command goes on where it was interrupted, and where all is done only
-    looks for what is nearest.
+    vectors), what is known of each picture also to pictures.csv, the map (t-SNE) to map.png. The same command goes on
+    where it was interrupted, and where all is done only looks for what is nearest.
     """
     from vitral.evaluation.embed import embed
+    from vitral.processes import join
     from vitral.run import last_name, name_of
 
+    processes = join()
     folder = out or Path("embeddings") / last_name(source) / name_of(weights)
     with ProgressBar() as tell:
-        embeddings = embed(weights, data_of(source, settings), folder, tell=tell, code=code)
+        data = data_of(source, settings)
+        embeddings = embed(weights, data, folder, tell=tell, patches=patches, code=code, processes=processes)
+    if not processes.first:
+        return
     neighbours = _nearest(embeddings, nearest, count) if nearest else []
     if as_json:
         result: dict[str, object] = {"folder": str(folder), "shape": list(embeddings.vectors.shape)}
@@ -64,10 +71,11 @@ def command(
     pictures, width = embeddings.vectors.shape
     console.print(f"{pictures:,} pictures, {width:,} numbers each.", style="bold")
     if nearest:
-        _print_neighbours(neighbours, nearest)
+        what = " · ".join("class" if one.kind == "class" else one.name for one in embeddings.pack.index.targets)
+        _print_neighbours(neighbours, nearest, what)
     if not (folder / "map.png").exists():
         console.print("They are too few for a map.")
-    files = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in (".npz", ".png")))
+    files = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in (".csv", ".npz", ".png")))
     console.print(f"Look at {folder}/: {files}", soft_wrap=True)
 
 
@@ -100,9 +108,9 @@ def _nearest(embeddings: "Embeddings", picture: Path, count: int) -> list["Neigh
     return neighbours
 
 
-def _print_neighbours(neighbours: list["Neighbour"], picture: Path) -> None:
+def _print_neighbours(neighbours: list["Neighbour"], picture: Path, what: str) -> None:
     console.print(f"\nMost like {printable(str(picture))}:", soft_wrap=True)
-    listing = table("cosine", "class", "picture", right=("cosine",))
+    listing = table("cosine", printable(what), "picture", right=("cosine",))
     for neighbour in neighbours:
         listing.add_row(f"{neighbour.similarity:.3f}", printable(neighbour.label), printable(neighbour.sample))
     print_table(listing)

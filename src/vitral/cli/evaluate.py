@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
     from vitral.evaluation.metrics import Figure
     from vitral.run import Run
+    from vitral.targets import Target
 
 SENTENCES = ("accuracy", "loss", "calibration_error")  # figures that have one of their own
 
@@ -35,9 +36,13 @@ def command(run: Path, data: str | None, suspects: bool, mirrored: bool, as_json
     go to evaluations/NAME/.
     """
     from vitral.evaluation.evaluate import evaluate
+    from vitral.processes import join
     from vitral.run import Run, last_name, name_of
 
+    processes = join()
     if suspects:
+        if processes.many:
+            raise click.UsageError("--suspects is for one process: start it without torchrun.")
         if data or mirrored or as_json:
             raise click.UsageError("--suspects stands alone: it is about the labels that RUN was trained with.")
         _suspects(run, code)
@@ -45,7 +50,9 @@ def command(run: Path, data: str | None, suspects: bool, mirrored: bool, as_json
     # Weights have no folder for what is found.
     out = None if data is None or Run.is_run(run) else Path("evaluations") / name_of(run) / last_name(data)
     with ProgressBar() as tell:
-        evaluation = evaluate(run, data, mirrored=mirrored, out=out, code=code, tell=tell)
+        evaluation = evaluate(run, data, mirrored=mirrored, out=out, code=code, tell=tell, processes=processes)
+    if not processes.first:
+        return
     if as_json:
         click.echo(json.dumps(evaluation.write()))
     else:
@@ -56,26 +63,44 @@ def _suspects(folder: Path, code: tuple[Path, ...]) -> None:
     """Print and write which labels are doubtful, by models that have not learnt from the picture in question."""
     from vitral.evaluation.suspects import suspects, write_suspects
     from vitral.run import Run
+    from vitral.targets import is_one_class
 
     run = Run.load(folder)
     run.check_writable()
-    outputs = _by_training(run, code) if run.recipe.init.weights == "none" else _by_probes(run, code)
+    probes = run.recipe.init.weights != "none" and (not run.has_weights or is_one_class(run.weights(code).targets))
+    outputs = _by_probes(run, code) if probes else _by_training(run, code)
     doubtful = suspects(outputs)
     with run.writing():
         write_suspects(doubtful, outputs.pack, run.folder)
     console.print(f"{len(doubtful):,} of {len(outputs.numbers):,} labels are doubtful.", style="bold")
-    console.print(
-        f"Who doubts them is right for {outputs.accuracy:.1%} of the pictures that it had not seen"
-        + ("." if outputs.accuracy > 0.9 else ": so weak a model accuses many labels that are right."),
-        soft_wrap=True,
-    )
-    for one in doubtful[:10]:
-        answer = f"{one.suggested} {one.suggested_probability:.0%}, {one.label} {one.label_probability:.0%}"
-        console.print(
-            f"  {printable(one.sample)} is labelled {printable(one.label)}: {printable(answer)}", soft_wrap=True
-        )
+    for line in _accusers(outputs):
+        console.print(printable(line), soft_wrap=True)
+    targets = dict.fromkeys(one.target for one in doubtful)
+    for one in (one for target in targets for one in [one for one in doubtful if one.target == target][:10]):
+        answer = one.words if one.far else f"{one.words}, {one.label} {one.label_probability:.0%}"
+        label = f"{one.target} {one.label}" if one.far else one.label
+        console.print(f"  {printable(one.sample)} is labelled {printable(label)}: {printable(answer)}", soft_wrap=True)
     if doubtful:
         console.print(f"Look at {run.folder}/: suspects.png, suspects.csv", soft_wrap=True)
+
+
+def _accusers(outputs: "OutOfFold") -> Iterator[str]:
+    """How good those are who doubt: of other targets than one class, target by target."""
+    import numpy as np
+
+    from vitral.evaluation.target_metrics import METRICS_OF, outcomes_of
+    from vitral.targets import columns, is_one_class
+
+    targets, labels, values = outputs.pack.index.targets, outputs.labels, outputs.probabilities
+    if is_one_class(targets):
+        weak = "." if outputs.accuracy > 0.9 else ": so weak a model accuses many labels that are right."
+        yield f"Who doubts them is right for {outputs.accuracy:.1%} of the pictures that it had not seen{weak}"
+        return
+    for target, mine in zip(targets, columns(targets), strict=True):
+        metric = METRICS_OF[target.kind][0]
+        value = metric.value(outcomes_of(target, labels[:, mine], values[:, mine]), np.ones(len(labels)))
+        of_them = f"{_small(metric.title)} {metric.text(value)} on pictures that it had not seen"
+        yield f"Who doubts {target.name} has {of_them}: the weaker it is, the more it accuses that is right."
 
 
 def _by_training(run: "Run", code: tuple[Path, ...]) -> "OutOfFold":
@@ -152,15 +177,14 @@ def _other_figures(figures: "dict[str, Figure]") -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def _small(title: str) -> str:
-    return title[0].lower() + title[1:]
-
-
 def print_evaluation(evaluation: "Evaluation") -> None:
     """Print what a person wants to know first, and where to look."""
     from vitral.evaluation.figures import how_many
+    from vitral.targets import is_one_class
 
-    figures = sorted(path.name for path in evaluation.folder.glob("*.png") if path.name != "suspects.png")
+    if not is_one_class(evaluation.targets):
+        _print_targets(evaluation)
+        return
     accuracy = evaluation.metrics.accuracy
     how = " with mirrored pictures" if evaluation.mirrored else ""
     loss, right = ("Test loss", "test accuracy") if evaluation.own else ("Loss", "accuracy")
@@ -173,6 +197,33 @@ def print_evaluation(evaluation: "Evaluation") -> None:
     )
     for line in _more(evaluation):
         console.print(printable(line), soft_wrap=True)
+    _print_places(evaluation)
+    if evaluation.baseline:
+        console.print(evaluation.baseline.verdict, style="bold")
+
+
+def _print_targets(evaluation: "Evaluation") -> None:
+    """The same where a picture has not one class: some lines for each target."""
+    from vitral.evaluation.figures import how_many
+    from vitral.evaluation.metrics import FEW
+
+    how = " with mirrored pictures" if evaluation.mirrored else ""
+    console.print(f"\nOn {how_many(evaluation)}{how}:")
+    for target in evaluation.targets:
+        first, *others = _target_lines(evaluation, target)
+        console.print(printable(first), style="bold", soft_wrap=True)
+        for line in others:
+            console.print(printable(line), soft_wrap=True)
+    for note in evaluation.notes:
+        console.print(printable(note), soft_wrap=True)
+    if evaluation.pictures < FEW:
+        console.print(f"{how_many(evaluation)} are few: take these numbers as a first sign, no more.")
+    _print_places(evaluation)
+
+
+def _print_places(evaluation: "Evaluation") -> None:
+    """Print where to look, and what to do next."""
+    figures = sorted(path.name for path in evaluation.folder.glob("*.png") if path.name != "suspects.png")
     if evaluation.origin is None:
         console.print(f"Look at {evaluation.folder}/: evaluation.json, {', '.join(figures)}", soft_wrap=True)
         return
@@ -181,5 +232,31 @@ def print_evaluation(evaluation: "Evaluation") -> None:
         again = f"vitral evaluate {evaluation.run.folder}"
         console.print(f"There was no time for {' and '.join(evaluation.left_out)}: {again} takes it.", soft_wrap=True)
     console.print(f"Ask it about a picture: vitral predict {evaluation.run.folder} PICTURE", soft_wrap=True)
-    if evaluation.baseline:
-        console.print(evaluation.baseline.verdict, style="bold")
+
+
+def _target_lines(evaluation: "Evaluation", target: "Target") -> Iterator[str]:
+    """Its first figure with the interval, the others, and of several labels the one that is found least."""
+    from vitral.evaluation.target_metrics import METRICS_OF, LabelsMetrics
+
+    metrics = evaluation.by_target[target.name]
+    rows = [row for row in METRICS_OF[target.kind] if row.name in metrics.figures]
+    titles = {row.name: _small(row.long_title or row.title) for row in rows}
+    values = {row.name: row.text(metrics.figures[row.name].value) for row in rows}
+    first, figure = rows[0], metrics.figures[rows[0].name]
+    ends = [first.text(end) for end in (figure.low, figure.high) if end is not None]
+    interval = f" (95 % interval {' to '.join(ends)})" if ends else ""
+    yield f"{target.name}: {titles[first.name]} {values[first.name]}{interval}."
+    sentence = ", ".join(f"{titles[row.name]} {values[row.name]}" for row in rows[1:])
+    yield f"{sentence[0].upper()}{sentence[1:]}."
+    if isinstance(metrics, LabelsMetrics):
+        known = [one for one in metrics.labels if one.average_precision is not None]
+        if len(known) > 1:
+            worst = min(known, key=lambda one: one.average_precision or 0.0)
+            precision = f"{worst.average_precision:.1%}"
+            yield f"Of {len(known)} labels {worst.name} is found least: its average precision is {precision}."
+    if target.name in evaluation.baselines:
+        yield evaluation.baselines[target.name].verdict
+
+
+def _small(title: str) -> str:
+    return title[0].lower() + title[1:] if title[1].islower() else title  # R²

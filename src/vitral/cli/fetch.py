@@ -21,33 +21,38 @@ if TYPE_CHECKING:
 def _names(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """For completion: the named sets and weights that begin so."""
     from vitral.data.sources.named import NAMED
+    from vitral.deploy.web.runtime import NAME
     from vitral.weights.catalogue import NAMED_WEIGHTS
 
-    return [name for name in (*NAMED, *NAMED_WEIGHTS) if name.startswith(incomplete)]
+    return [name for name in (*NAMED, *NAMED_WEIGHTS, NAME) if name.startswith(incomplete)]
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=_names)
 def command(names: tuple[str, ...]) -> None:
-    """Fetch sets of pictures, or weights, by NAME; or list them.
+    """Fetch sets of pictures, or weights, by NAME; or list them. `onnxruntime-web` is what pages are made with
+    (vitral export RUN page.html).
 
     They go into the data directory: VITRAL_DATA, or else the user's cache (~/.cache/vitral). Every file is checked
     against its published sha256 where there is one. A fetch that was stopped goes on where it stopped.
     """
     from vitral.data.sources.named import NAMED, data_directory
+    from vitral.deploy.web.runtime import NAME
     from vitral.errors import RecipeError
     from vitral.settings import unknown
     from vitral.weights.catalogue import NAMED_WEIGHTS
 
     directory = data_directory()
     for name in names:  # all of them known before the first is fetched
-        if name not in NAMED and name not in NAMED_WEIGHTS:
-            raise RecipeError(unknown(name, [*NAMED, *NAMED_WEIGHTS], "named set or weights"))
+        if name not in (*NAMED, *NAMED_WEIGHTS, NAME):
+            raise RecipeError(unknown(name, [*NAMED, *NAMED_WEIGHTS, NAME], "named set or weights"))
     if not names:
         _list(directory)
     for name in names:
         if name in NAMED:
             _fetch_set(NAMED[name], directory)
+        elif name == NAME:
+            _fetch_runtime(directory)
         else:
             _fetch_weights(NAMED_WEIGHTS[name], directory)
 
@@ -55,6 +60,7 @@ def command(names: tuple[str, ...]) -> None:
 def _list(directory: Path) -> None:
     """Print the named sets and weights, and which of them are here."""
     from vitral.data.sources.named import NAMED, find
+    from vitral.deploy.web.runtime import NAME, SIZE, VERSION, is_here
     from vitral.weights.catalogue import NAMED_WEIGHTS
 
     numbers = ("pictures", "MB")
@@ -73,6 +79,8 @@ def _list(directory: Path) -> None:
     print_table(listing)
     console.print()
     print_table(weights)
+    facts = f"{NAME} {VERSION}, {SIZE / 1e6:.1f} MB, MIT, {'here' if is_here(directory) else 'not here'}"
+    console.print(f"\nFor pages (vitral export RUN page.html): {facts}", soft_wrap=True)
     console.print(f"\nThe data directory is {directory}. Fetch one: vitral fetch mnist", soft_wrap=True)
 
 
@@ -113,6 +121,19 @@ def _fetch_weights(weights: "NamedWeights", directory: Path) -> None:
     if weights.is_pickle and not before:
         _print("  pickle   of which the tensors alone were read, into model.safetensors; it was not kept")
     _print(f"  here     {directory / 'weights' / weights.name}{' (already)' if before else ''}")
+
+
+def _fetch_runtime(directory: Path) -> None:
+    """Fetch what runs models in pages unless it is here; print its licence, and where it is."""
+    from vitral.deploy.web import runtime
+
+    _print(f"{runtime.NAME} {runtime.VERSION}: {runtime.WHAT}.")
+    _print("  licence  MIT, copyright (c) Microsoft Corporation")
+    before = runtime.is_here(directory)
+    if not before:
+        _print(f"  size     {runtime.SIZE / 1e6:.1f} MB, into {directory}")
+    _print_digests(_with_bar(lambda progress, tell: runtime.fetch_runtime(directory, progress=progress, tell=tell)))
+    _print(f"  here     {runtime.runtime_folder(directory)}{' (already)' if before else ''}")
 
 
 def _print_digests(files: "tuple[Fetched, ...]") -> None:

@@ -30,6 +30,12 @@ MOST_SINES = 4096  # a side of the table of `--sine`: more, no figure shows
     "--method",
     help="Which map: attention, mean-attention, rollout or class-attention, the default where there are classes.",
 )
+@click.option(
+    "--label",
+    metavar="NAME",
+    help="The class or label that maps are for, or the task. Default: what it answers, of several labels the most "
+    "probable, of several tasks the first.",
+)
 @click.option("--blocks", default="-1", show_default=True, help="Whose heads are shown: 0,5 or all; -1 is the last.")
 @click.option("--examples", type=click.IntRange(1), metavar="N", help="N test pictures of RUN, of all its classes.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Where to. Default: looks/NAME.")
@@ -43,6 +49,7 @@ def command(
     source: str,
     pictures: tuple[Path, ...],
     method: str | None,
+    label: str | None,
     blocks: str,
     examples: int | None,
     out: Path | None,
@@ -65,7 +72,7 @@ def command(
     from vitral.run import name_of
 
     if sine is not None:
-        if source or method or blocks != "-1" or examples or of_model:
+        if source or method or label or blocks != "-1" or examples or of_model:
             raise click.UsageError("--sine draws a table of no model: leave all but --out and --json out.")
         _draw_sine(sine, (out or Path("looks")) / "sine.png", as_json)
         return
@@ -73,11 +80,11 @@ def command(
         raise click.UsageError("Name a run or weights to look into, and a picture.")
     if not pictures and not of_model and examples is None:
         raise click.UsageError("Name a picture or a folder to look at; or --model draws the model itself.")
-    if of_model and (method or blocks != "-1" or examples):
+    if of_model and (method or label or blocks != "-1" or examples):
         raise click.UsageError(
-            "--model draws the model as a whole: --method, --blocks and --examples do not go with it."
+            "--model draws the model as a whole: --method, --label, --blocks and --examples do not go with it."
         )
-    explainer = Explainer.load(source, method, _blocks(blocks), code)
+    explainer = Explainer.load(source, method, _blocks(blocks), code, label)
     for note in explainer.inspected.notes:
         click.echo(printable(note), err=True)
     files: dict[Path, Picture] = {file: file for picture in pictures for file in picture_files(picture)}
@@ -110,15 +117,14 @@ def _blocks(text: str) -> "Some":
 def _examples(source: str, count: int) -> "dict[Path, Picture]":
     """Test pictures of a run, by what they show and their names; by their numbers too, where those are the same."""
     from vitral.data.sources import open_source
-    from vitral.look.glass.shelf import spread_numbers
     from vitral.run import Run
 
     if not Run.is_run(source):
         raise click.UsageError(f"--examples takes the test pictures of a run, which {source} is not: name pictures.")
     index = open_source(Run.load(source).recipe.data)
     pictures: dict[Path, Picture] = {}
-    for number in spread_numbers(index, count):
-        words = f"{index.class_names[index.labels[number]]} {Path(index.samples[number]).stem}"
+    for number in index.spread(count):
+        words = f"{index.label_of(number)} {Path(index.samples[number]).stem}"
         name = Path(re.sub(r"[^\w.]+", "-", words))
         pictures[name.with_name(f"{name}-{number}") if name in pictures else name] = index.storage.read(number)
     return pictures

@@ -11,24 +11,26 @@ from vitral.cli.terminal import console, print_table, table
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"))
+@click.argument("name", metavar="[FOLDER]", type=click.Path(), default="runs")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-def command(folder: Path, as_json: bool) -> None:
+def command(name: str, as_json: bool) -> None:
     """List the recipes, and the runs in FOLDER (default: runs).
 
-    `vitral ls tutorials` lists the tutorials that people come from, `vitral ls weights` weights worth having.
+    `vitral ls tutorials` lists the tutorials that people come from, `vitral ls weights` weights worth having; folders
+    of these names are ./tutorials and ./weights.
     """
     from vitral.recipes import RECIPES, about
     from vitral.run import Run
 
-    if str(folder) == "weights":
+    if name == "weights":
         _weights(as_json)
         return
-    if str(folder) == "tutorials":
+    if name == "tutorials":
         _tutorials(as_json)
         return
 
-    near = get_close_matches(str(folder), ["tutorials", "weights", "runs"], n=1)
+    folder = Path(name)  # without the ./ before a name
+    near = get_close_matches(name, ["tutorials", "weights", "runs"], n=1)
     if near and str(folder) not in near and not folder.is_dir():
         raise click.UsageError(f"There is no folder {folder}. Did you mean {near[0]}?")
     recipes = {name: about(name) for name in RECIPES}

@@ -3,7 +3,7 @@
 import click
 
 from vitral.cli import completion
-from vitral.cli.terminal import settings_of, with_settings
+from vitral.cli.terminal import ProgressBar, settings_of, with_settings
 
 
 @click.command()
@@ -25,7 +25,8 @@ def command(name: str, settings: tuple[str, ...]) -> None:
     elif has_pictures(name, changes):  # the settings have a say in what is chosen
         from vitral.recipes.choose import choose
 
-        recipe = choose(name, changes).recipe
+        with ProgressBar() as tell:
+            recipe = choose(name, changes, tell=tell).recipe
     else:
         recipe = with_settings(find_recipe(name), changes)
     if names := needs(recipe):

@@ -3,6 +3,8 @@
 What a picture looks like decides what comes out, not how it was stored: EXIF rotation is applied, 16 bits are scaled
 to 8 and never clipped, palettes are looked up, CMYK is converted, of an animation the first frame is taken. What comes
 out is a Pillow picture in mode L, LA, RGB or RGBA; or an array (H, W, bands) where the channels are no colours.
+
+AVIF is read where this Pillow has it, HEIC where pillow-heif is installed (the extra `heif`).
 """
 
 import logging
@@ -11,20 +13,34 @@ import os
 import re
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
+from vitral.data.config import Profile
 from vitral.errors import DataError
 
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF")  # an allow-list: Pillow has readers that few have tested
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".npy")
+if TYPE_CHECKING:
+    from PIL import ImageCms
+
+HAS_AVIF, HAS_HEIF = find_spec("PIL._avif") is not None, find_spec("pillow_heif") is not None
+HEIF_ENDINGS = (".heic", ".heif", ".hif")
+# An allow-list: Pillow has readers that few have tested.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", *(["AVIF"] if HAS_AVIF else []))
+ENDINGS = (
+    *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".npy"),
+    *([".avif"] if HAS_AVIF else []),
+    *(HEIF_ENDINGS if HAS_HEIF else []),
+)
+NEEDS_HEIF = "HEIC, as telephones take them, is read with one package more: pip install 'vitral[heif]'."
 MOST_PIXELS = 250_000_000  # Pillow warns at 89 million; a large scan is fine, a bomb of 20,000 × 20,000 is not
 MOST_BYTES = 2**30  # of one file
 MOST_CHANNELS = 512
@@ -42,6 +58,7 @@ Decoded = Image.Image | NDArray[np.uint8]
 _EXTRA, _PHOTOMETRIC, _BITS, _TILE_WIDTH, _TILE_HEIGHT = 338, 262, 258, 322, 323  # tags of TIFF
 _STRIP_SIZES, _TILE_SIZES = 279, 325
 _CMYK = 5
+_HEIC = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"}  # brands of ISO 23008-12
 for _library in ("PIL", "tifffile"):  # else what they think of a damaged file would go to stderr
     logging.getLogger(_library).addHandler(logging.NullHandler())
 _MARKER = re.compile(rb"\xff([^\x00\xff\x01\xd0-\xd8])")  # of JPEG: those that have a header, and the end
@@ -62,37 +79,50 @@ class PictureFacts:
     seconds: float = field(default=0.0, compare=False)  # that a core took to decode it
 
 
-def decode(picture: Picture, *, name: str = "The picture", at_least: tuple[int, int] | None = None) -> Decoded:
+def decode(
+    picture: Picture,
+    *,
+    name: str = "The picture",
+    at_least: tuple[int, int] | None = None,
+    profile: Profile = "ignore",
+) -> Decoded:
     """A path, the bytes of a file, a Pillow picture or an array (H, W) or (H, W, channels) → 8 bits per channel.
 
     With `at_least` (height, width as one sees it) a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size: never below.
+    With `profile` "srgb" the levels are those of sRGB, whatever colours the file counts in.
     """
-    return decode_with_facts(picture, name=name, at_least=at_least)[0]
+    return decode_with_facts(picture, name=name, at_least=at_least, profile=profile)[0]
 
 
 def decode_with_facts(
-    picture: Picture, *, name: str = "The picture", at_least: tuple[int, int] | None = None
+    picture: Picture,
+    *,
+    name: str = "The picture",
+    at_least: tuple[int, int] | None = None,
+    profile: Profile = "ignore",
 ) -> tuple[Decoded, PictureFacts]:
     """What `decode` returns, and how the picture was stored."""
     started_at = time.thread_time()
-    decoded, facts = _decode(picture, name, at_least)
+    decoded, facts = _decode(picture, name, at_least, profile)
     return decoded, replace(facts, seconds=time.thread_time() - started_at)
 
 
-def _decode(picture: Picture, name: str, at_least: tuple[int, int] | None) -> tuple[Decoded, PictureFacts]:
+def _decode(
+    picture: Picture, name: str, at_least: tuple[int, int] | None, profile: Profile
+) -> tuple[Decoded, PictureFacts]:
     if isinstance(picture, str | Path):
         name, picture = str(picture), read_file(Path(picture))
     if isinstance(picture, bytes) and not picture:
         raise DataError(f"{name} is empty.")
     try:
         if isinstance(picture, bytes):
-            return _from_bytes(picture, name, at_least)
+            return _from_bytes(picture, name, at_least, profile)
         if isinstance(picture, Image.Image):
-            return _upright_8_bit(picture, name), _facts(picture)
+            return _upright_8_bit(picture, name, profile), _facts(picture)
         if isinstance(picture, np.ndarray):
             return _from_array(picture, name)
     except UnidentifiedImageError:
-        raise DataError(f"{name} is not a picture that Vitral reads ({', '.join(FORMATS)}, .npy).") from None
+        raise DataError(f"{name} is not a picture that Vitral reads ({', '.join(FORMATS)}, HEIC, .npy).") from None
     except (DataError, MemoryError):
         raise
     except Exception as error:  # what Pillow raises depends on the format and on where the file is damaged: anything
@@ -142,9 +172,13 @@ def read_file(path: Path, name: str = "") -> bytes:
     return content
 
 
-def _from_bytes(content: bytes, name: str, at_least: tuple[int, int] | None) -> tuple[Decoded, PictureFacts]:
+def _from_bytes(
+    content: bytes, name: str, at_least: tuple[int, int] | None, profile: Profile
+) -> tuple[Decoded, PictureFacts]:
     if content.startswith(b"\x93NUMPY"):
         return _from_npy(content, name)
+    if _brands(content) & _HEIC and not HAS_HEIF:
+        raise DataError(f"{name} cannot be read here. {NEEDS_HEIF}")
     try:
         image = _open_image(content)
     except UnidentifiedImageError:
@@ -160,11 +194,16 @@ def _from_bytes(content: bytes, name: str, at_least: tuple[int, int] | None) -> 
         if at_least is not None and image.format == "JPEG":
             height, width = at_least
             image.draft(None, (height, width) if facts.orientation >= 5 else (width, height))
-        return _upright_8_bit(image, name), facts
+        return _upright_8_bit(image, name, profile), facts
 
 
 def _open_image(content: bytes) -> Image.Image:
     """Image.open with our list of formats; Pillow's limit of pixels is lower than ours, and a global."""
+    if _brands(content) & _HEIC:
+        from pillow_heif import HeifImageFile
+
+        reader: Callable[..., Image.Image] = HeifImageFile
+        return reader(BytesIO(content))
     Image.preinit()
     Image.init()
     prefix = content[:16]
@@ -176,6 +215,14 @@ def _open_image(content: bytes) -> Image.Image:
             except SyntaxError:  # Pillow's word for: not one of mine after all
                 continue
     raise UnidentifiedImageError
+
+
+def _brands(content: bytes) -> set[bytes]:
+    """The words by which a file of the family of HEIF and AVIF says what it is: one, and those it also goes by."""
+    if content[4:8] != b"ftyp":
+        return set()
+    end = min(int.from_bytes(content[:4]), 128)
+    return {content[place : place + 4] for place in (8, *range(16, end, 4))}
 
 
 def _check_size(width: int, height: int, name: str) -> None:
@@ -227,6 +274,8 @@ def _facts(image: Image.Image) -> PictureFacts:
     bits = {"1": 1, "I": 32, "F": 32}.get(image.mode, 16 if image.mode.startswith("I;16") else 8)
     if image.format == "PNG" and image.mode in ("RGB", "RGBA", "LA") and _rawmode(image).endswith(";16B"):
         bits = 16  # Pillow gives the high bytes
+    if image.format == "HEIF":
+        bits = image.info["bit_depth"]  # Pillow gets 8 of them
     if image.format == "TIFF":
         bits = max(image.tag_v2.get(_BITS, (bits,)))  # type: ignore[attr-defined]
     grey = image.mode in ("1", "L", "LA", "F") or image.mode.startswith("I")
@@ -252,12 +301,13 @@ def _rawmode(image: Image.Image) -> str:
     return str(tiles[0][3]) if tiles else ""
 
 
-def _upright_8_bit(image: Image.Image, name: str) -> Image.Image:
+def _upright_8_bit(image: Image.Image, name: str, profile: Profile) -> Image.Image:
     image.load()
+    colours = image.info.get("icc_profile") if profile == "srgb" else None
     if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
         image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
-        return Image.fromarray(_scale_16_to_8(np.asarray(image)))
+        return _in_srgb(Image.fromarray(_scale_16_to_8(np.asarray(image))), colours)
     if image.mode.startswith("I"):
         raise DataError(
             f"{name} holds whole numbers of 32 bits or with a sign, and nobody says what is white: "
@@ -265,9 +315,44 @@ def _upright_8_bit(image: Image.Image, name: str) -> Image.Image:
         )
     if image.mode == "F":
         raise DataError(f"{name} holds decimal numbers, and nobody says what is white: only 8 and 16 bits are read.")
+    if image.mode in ("La", "RGBa"):  # colours that are multiplied by their transparency
+        image = image.convert(image.mode.upper())
+    if image.mode == "CMYK":
+        image, colours = _in_srgb(image, colours), None
     if image.has_transparency_data:
-        return in_mode(image, "LA" if image.mode in ("1", "L", "LA") else "RGBA")
-    return in_mode(image, "L" if image.mode in ("1", "L") else "RGB")
+        return _in_srgb(in_mode(image, "LA" if image.mode in ("1", "L", "LA") else "RGBA"), colours)
+    return _in_srgb(in_mode(image, "L" if image.mode in ("1", "L") else "RGB"), colours)
+
+
+def _in_srgb(image: Image.Image, colours: bytes | None) -> Image.Image:
+    """The image in the colours of sRGB; a profile that is damaged, or made for another kind of picture, is ignored."""
+    if colours is None or (transform := _to_srgb(colours, image.mode)) is None:
+        return image
+    if image.mode in ("LA", "RGBA"):
+        changed = _in_srgb(image.convert(image.mode[:-1]), colours)
+        changed.putalpha(image.getchannel("A"))
+        return changed
+    if image.mode == "L":
+        return transform.apply(image).convert("L")
+    return transform.apply(image)
+
+
+@lru_cache(maxsize=16)
+def _to_srgb(colours: bytes, mode: str) -> "ImageCms.ImageCmsTransform | None":
+    """What changes pictures of a mode from the colours of a profile; None where nothing does."""
+    from PIL import ImageCms
+
+    try:
+        return ImageCms.buildTransform(
+            BytesIO(colours),
+            ImageCms.createProfile("sRGB"),
+            mode.removesuffix("A"),
+            "RGB",
+            ImageCms.Intent.RELATIVE_COLORIMETRIC,
+            ImageCms.Flags.BLACKPOINTCOMPENSATION | ImageCms.Flags.NOCACHE,  # the latter for several threads at once
+        )
+    except (ImageCms.PyCMSError, OSError, TypeError, ValueError):
+        return None
 
 
 def in_mode(image: Image.Image, mode: str) -> Image.Image:

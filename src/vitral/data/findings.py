@@ -6,16 +6,19 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vitral.data.decode import PictureFacts
+from vitral.data.decode import HEIF_ENDINGS, NEEDS_HEIF, PictureFacts
 from vitral.data.pack import too_many
 from vitral.data.sources import SPLITS, Index
+from vitral.targets import Target, columns
 
 RARE = 0.02  # a property that fewer pictures share makes them odd
 IMBALANCE = 10  # times as many pictures in the largest class as in the smallest
 TINY = 8  # pixels per side
 SLOW = 2.0  # seconds of one core
 LONG = 3.0  # times as long as wide
+FAR = 5.0  # times the distance between the quartiles, beyond them
 LEAKS = 0.01  # share of the test pictures that have a near copy elsewhere, above which it is serious
 
 _LOOK = "Look at them: simple drawings may be alike without being copies. "
@@ -48,7 +51,7 @@ def findings(index: Index, checks: Sequence[PictureCheck], pairs: Sequence[tuple
     yield from _unread(index)
     yield from _copies(index, checks)
     yield from _near_copies(index, checks, pairs)
-    yield from _classes(index)
+    yield from _targets(index)
     yield from _odd(checks)
     yield from _storage(index, checks)
 
@@ -71,11 +74,12 @@ def _unread(index: Index) -> Iterable[Finding]:
     if index.unread:
         endings = Counter(path.rpartition(".")[2].lower() for path in index.unread)
         counts = ", ".join(f"{count:,} .{ending}" for ending, count in endings.most_common())
+        heic = f"{NEEDS_HEIF} " if {f".{ending}" for ending in endings} & {*HEIF_ENDINGS} else ""
         yield Finding(
             "unread",
             True,
             f"Pictures in formats that Vitral does not read: {counts}, such as {index.unread[0]}.",
-            "Convert them to JPEG or PNG: until then they, and classes that have no others, are left out.",
+            f"{heic}Convert them to JPEG or PNG: until then they, and classes that have no others, are left out.",
         )
 
 
@@ -103,9 +107,12 @@ def _alike(
     index: Index, alike: Sequence[tuple[int, ...]], prefix: str, word: str, *, serious: bool
 ) -> Iterable[Finding]:
     leaks = [group for group in alike if _sides(index, group) > 1]
-    labels = [group for group in alike if len({int(index.labels[number]) for number in group}) > 1]
+    labels = [group for group in alike if len({index.label_of(number) for number in group}) > 1]
     reported = set(leaks) | set(labels)
     rest = [group for group in alike if group not in reported]
+    kind = index.targets[0].kind if len(index.targets) == 1 else "labels"
+    said = "number" if kind == "number" else "label"
+    same = {"class": "and class", "number": "and with one number", "labels": "and with the same labels"}[kind]
     if leaks:
         where = Counter(" and ".join(s for s in SPLITS if s in index.splits[list(group)]) for group in leaks)
         counts = ", ".join(f"{count:,} in {sides}" for sides, count in where.most_common())
@@ -121,37 +128,45 @@ def _alike(
         yield Finding(
             f"{prefix}two-labels",
             serious and not prefix,
-            f"{_groups(labels)} {_are(len(labels))} {word} under two labels.",
-            f"{_LOOK if prefix else ''}Decide for one label each, and remove the other copy.",
+            f"{_groups(labels)} {_are(len(labels))} {word} under two {said}s.",
+            f"{_LOOK if prefix else ''}Decide for one {said} each, and remove the other copy.",
             labels,
         )
     if rest:
         yield Finding(
             f"{prefix}copies",
             False,
-            f"{_groups(rest)} {_are(len(rest))} {word}, in one split and class.",
+            f"{_groups(rest)} {_are(len(rest))} {word}, in one split {same}.",
             f"{_LOOK if prefix else ''}Remove the copies: they count twice and teach nothing new.",
             rest,
         )
 
 
-def _classes(index: Index) -> Iterable[Finding]:
-    names = index.class_names
-    if len(names) == 1:
+def _targets(index: Index) -> Iterable[Finding]:
+    """What is wrong with what is to be learnt."""
+    for target, part in zip(index.targets, columns(index.targets), strict=True):
+        if target.kind == "number":
+            yield from _numbers(index, target, index.labels[:, part][:, 0])
+            continue
+        of_target = "" if len(index.targets) == 1 else f"{target.name} "
+        names = [f"{of_target}{name}" for name in target.names]
+        yield from _classes(index, names, part, "label" if target.kind == "labels" else "class")
+        if target.kind == "labels":
+            yield from _labels(index, names, index.labels[:, part] > 0)
+
+
+def _classes(index: Index, names: Sequence[str], part: slice, word: str) -> Iterable[Finding]:
+    if len(names) == 1 and word == "class":
         yield Finding("one-class", True, f"There is one class, {names[0]}.", "Two are needed to tell anything apart.")
         return
-    by_split = {
-        split: np.bincount(index.labels[index.of(split)], minlength=len(names))
-        for split in SPLITS
-        if len(index.of(split))
-    }
+    by_split = {split: index.counts(index.of(split))[part] for split in SPLITS if len(index.of(split))}
     train = by_split["train"]
     if lacking := [name for name, count in zip(names, train, strict=True) if count == 0]:
         yield Finding(
             "not-in-train",
             True,
             f"{_few(lacking)} {_are(len(lacking))} tested or validated, and there is no training picture of it.",
-            "Move some of its pictures to train, or take the class out.",
+            f"Move some of its pictures to train, or take the {word} out.",
         )
     for split, counts in by_split.items():
         missing = [name for name, count in zip(names, counts, strict=True) if count == 0]
@@ -160,21 +175,23 @@ def _classes(index: Index) -> Iterable[Finding]:
                 "not-in-split",
                 False,
                 f"{_few(missing)} {_are(len(missing))} not in {split}.",
-                "Nothing will be known about how well that class is recognised: add pictures of it.",
+                f"Nothing will be known about how well that {word} is recognised: add pictures of it.",
             )
     present = train[train > 0]
     if few := [f"{name} ({count})" for name, count in zip(names, train, strict=True) if 0 < count < 5]:
         yield Finding(
             "few", False, f"Fewer than 5 training pictures: {_few(few)}.", "Add more: so few can hardly be learnt from."
         )
-    if present.max() > IMBALANCE * present.min():
+    if len(present) and present.max() > IMBALANCE * present.min():
         most, least = names[int(train.argmax())], names[int(np.where(train > 0, train, train.max()).argmin())]
+        plural = "classes" if word == "class" else "labels"
+        instead = "accuracy" if word == "class" else "mean"
         yield Finding(
             "imbalance",
             False,
-            f"The classes are uneven: {present.max():,} training pictures of {most}, {present.min():,} of {least}.",
-            "Add pictures of the small classes, or train with data.sampling=balanced or train.class_weights=balanced; "
-            "and look at each class's figures, not at the accuracy alone.",
+            f"The {plural} are uneven: {present.max():,} training pictures of {most}, {present.min():,} of {least}.",
+            f"Add pictures of the small {plural}, or train with data.sampling=balanced or train.class_weights=balanced"
+            f"; and look at each {word}'s figures, not at the {instead} alone.",
         )
     folded: dict[str, list[str]] = defaultdict(list)
     for name in names:
@@ -183,6 +200,57 @@ def _classes(index: Index) -> Iterable[Finding]:
         yield Finding(
             "names", True, f"Names of classes that differ in capitals or blanks: {_few(same)}.", "Use one name."
         )
+
+
+def _labels(index: Index, names: Sequence[str], has: NDArray[np.bool_]) -> Iterable[Finding]:  # (samples, labels)
+    """Labels that say nothing of their own."""
+    train = has[index.of("train")]
+    everywhere = np.asarray(train.all(axis=0))
+    if everywhere.any():
+        yield Finding(
+            "everywhere",
+            bool(everywhere.all()),
+            f"All training pictures have {_few(_those(names, everywhere))}: there is nothing to tell apart.",
+            "Take the label out, or add pictures that do not have it: a model will always say it.",
+        )
+    alike: dict[bytes, list[int]] = defaultdict(list)
+    for number in np.flatnonzero(has.any(axis=0) & ~has.all(axis=0)):
+        alike[has[:, number].tobytes()].append(int(number))
+    if groups := [" and ".join(names[number] for number in group) for group in alike.values() if len(group) > 1]:
+        yield Finding(
+            "together",
+            False,
+            f"Labels that always come together: {_few(groups)}.",
+            "No model can tell them apart: make one label of them, or add pictures that have only one.",
+        )
+
+
+def _numbers(index: Index, target: Target, numbers: NDArray[np.float64]) -> Iterable[Finding]:
+    train = numbers[index.of("train")]
+    if (train == train[0]).all():
+        yield Finding(
+            "constant",
+            True,
+            f"{target.name} is {train[0]:g} for all training pictures.",
+            "There is nothing to learn: add pictures of which it is another, or take it out of data.target.",
+        )
+    low, high = np.percentile(train, (25, 75))
+    far = np.flatnonzero((numbers < low - FAR * (high - low)) | (numbers > high + FAR * (high - low)))
+    if high > low and 0 < len(far) <= RARE * len(numbers):
+        far = far[np.argsort(-np.abs(numbers[far] - (low + high) / 2), kind="stable")]
+        values = _few([f"{numbers[number]:g}" for number in far])
+        yield Finding(
+            "outliers",
+            False,
+            f"{_pictures(len(far))} {_are(len(far))} far from the others in {target.name}: {values}. Half of the "
+            f"training pictures have {low:g} to {high:g}.",
+            "Is it another unit, or a decimal point that went astray? Mend it, or leave it if it is true.",
+            [(int(number),) for number in far],
+        )
+
+
+def _those(names: Sequence[str], which: NDArray[np.bool_]) -> list[str]:
+    return [name for name, one in zip(names, which, strict=True) if one]
 
 
 def _odd(checks: Sequence[PictureCheck]) -> Iterable[Finding]:

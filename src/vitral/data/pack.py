@@ -11,6 +11,8 @@ import hashlib
 import json
 import math
 import os
+import shutil
+import time
 import zlib
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import as_completed
@@ -19,17 +21,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from vitral.data.decode import decode_with_facts
 from vitral.data.preprocess import Preprocess
-from vitral.data.sources import Index, Pixels, digest_of
-from vitral.data.threads import one_core_each
+from vitral.data.sources import SPLITS, Index, Pixels, digest_of
+from vitral.data.sources.shards import identity_of, is_streamed, shards_of
+from vitral.data.stream import Images, Stream
+from vitral.data.threads import cores, one_core_each
 from vitral.errors import DataError
 from vitral.files import write_whole
-from vitral.progress import Progress, Tell, drain, silent
+from vitral.progress import Progress, Tell, drain, silent, taking
 from vitral.settings import FORMAT
+from vitral.targets import columns
 
 if TYPE_CHECKING:
     from vitral.data.check import Inspection
@@ -38,6 +43,9 @@ MOST_LEFT_OUT = 0.1  # a larger share of unreadable pictures is no accident
 MOST_IN_MEMORY = 2**30  # bytes; pictures that are pixels already need no file below this
 CHUNK = 4 * 2**20  # bytes of pixels that are decoded, checked and reported together, …
 MOST_IN_CHUNK = 64  # … or as many pictures: so that no thread is left with the last of them
+
+MEASURED = 4_096  # pictures of shards that mean and standard deviation are measured on
+SAMPLE = 32  # pictures by which the time of all is forecast
 
 DOING = "packing pictures, once"
 PIXELS, PROGRESS, DONE = "pixels.bin", "progress.jsonl", "pack.json"
@@ -48,10 +56,11 @@ class Pack:
     """All pictures of a source, decoded and resized."""
 
     index: Index
-    images: NDArray[np.uint8] = field(repr=False)  # (samples, C, stored height, stored width)
+    images: Images = field(repr=False)  # (samples, C, stored height, stored width)
     left_out: Mapping[int, str]  # sample number → why it cannot be read
     sha256: str  # the identity of the set: names, labels, splits and the bytes of every picture
-    sums: NDArray[np.int64] = field(repr=False)  # (samples, C, 2): of the pixels and of their squares
+    # (samples, C, 2): of the pixels and of their squares; () of pictures that are decoded as they are asked for
+    sums: NDArray[np.int64] = field(repr=False)
     notes: tuple[str, ...] = ()
     inspection: "Inspection | None" = field(default=None, repr=False)  # checks of the pictures that were decoded
 
@@ -69,16 +78,34 @@ class Pack:
             )
 
     def check_classes(self, learnt: NDArray[np.int64]) -> None:
-        """Refuse classes that cannot be learnt from the samples of these numbers."""
-        names, source = self.index.class_names, self.index.source
-        if len(names) < 2:
-            raise DataError(f"{source} has one class, {names[0]}: there is nothing to tell apart.")
-        labels = set(self.index.labels[learnt])
-        if unseen := [name for label, name in enumerate(names) if label not in labels]:
-            raise DataError(
-                f"{source} has no training picture of {', '.join(unseen[:5])}: "
-                "a class that is only tested cannot be learnt. Move some of its pictures to train, or take it out."
-            )
+        """Refuse what cannot be learnt from the samples of these numbers: a class or label of which there is none, and
+        what is the same for all of them."""
+        index, source, counts = self.index, self.index.source, self.index.counts(learnt)
+        for target, part in zip(index.targets, columns(index.targets), strict=True):
+            if target.kind == "number":
+                numbers = index.labels[learnt, part]
+                if (numbers == numbers[0]).all():
+                    raise DataError(
+                        f"{target.name} is {numbers[0, 0]:g} for all training pictures of {source}: there is nothing "
+                        "to learn. Take it out of data.target, or add pictures of which it is another."
+                    )
+                continue
+            of_target = f" {target.name}," if len(index.targets) > 1 else ""
+            if target.kind == "class" and target.outputs < 2:
+                raise DataError(
+                    f"{source} has one class,{of_target} {target.names[0]}: there is nothing to tell apart."
+                )
+            if unseen := [name for name, count in zip(target.names, counts[part], strict=True) if count == 0]:
+                raise DataError(
+                    f"{source} has no training picture of{of_target} {', '.join(unseen[:5])}: "
+                    f"a {'class' if target.kind == 'class' else 'label'} that is only tested cannot be learnt. Move "
+                    "some of its pictures to train, or take it out."
+                )
+            if target.kind == "labels" and (counts[part] == len(learnt)).all():
+                raise DataError(
+                    f"All training pictures of {source} have the label {', '.join(target.names[:5])}: there is nothing "
+                    "to tell apart. Add pictures that do not have it."
+                )
 
     def rows(self) -> Iterator[tuple[str, str, str]]:
         """(sample, label, split) of those that can be read, as split.csv has them."""
@@ -114,13 +141,87 @@ def packing(
     index: Index, preprocess: Preprocess, directory: Path, inspection: "Inspection | None" = None
 ) -> Generator[Progress, None, Pack]:
     """Yields progress, returns the pack. `directory` is the data directory; decoded pictures go to `inspection` too."""
-    shape = (len(index.samples), preprocess.channels, *preprocess.stored_size)
-    if isinstance(index.storage, Pixels) and np.prod(shape) <= MOST_IN_MEMORY:
+    shape = _shape(index, preprocess)
+    if is_streamed(index):
+        return _streamed(index, preprocess)
+    if _in_memory(index, shape):
         images = np.empty(shape, np.uint8)
         chunks = yield from _make_chunks(index, preprocess, images, {}, inspection)
     else:
         images, chunks = yield from _on_disk(index, preprocess, directory, shape, inspection)
     return replace(_finished(index, images, chunks), inspection=inspection)
+
+
+@dataclass(frozen=True)
+class PackForecast:
+    """What packing takes, before it begins; nothing where it is done."""
+
+    bytes: int
+    free: int  # bytes of that disk
+    seconds: float
+
+    @property
+    def words(self) -> str:
+        """A sentence for people.
+
+        >>> PackForecast(15_052_800_000, 77 * 10**9, 750.0).words
+        'Packing takes about 12 min and 15.1 GB, once; 77.0 GB are free.'
+        """
+        takes = f"{self.seconds / 60:.0f} min" if self.seconds >= 90 else f"{max(1, self.seconds):.0f} s"
+        size = f" and {_size(self.bytes)}, once; {_size(self.free)} are free" if self.bytes else ""
+        return f"Packing takes about {takes}{size}."
+
+
+def forecast_packing(index: Index, preprocess: Preprocess, directory: Path) -> PackForecast:
+    """Time some pictures, a second at most, to tell what packing all of them takes. A disk that cannot hold them is
+    refused."""
+    if is_streamed(index):
+        return PackForecast(0, 0, 0.0)  # they are not packed
+    folder, shape = _folder(index, preprocess, directory), _shape(index, preprocess)
+    if (folder / DONE).exists():
+        return PackForecast(0, 0, 0.0)
+    needed, free = (0, 0) if _in_memory(index, shape) else _check_space(folder, shape)
+    began, done = time.perf_counter(), 0
+    for row in np.unique(np.linspace(0, shape[0] - 1, SAMPLE).astype(int)):
+        _row(index, preprocess, int(row))
+        done += 1
+        if time.perf_counter() - began > 1:
+            break
+    each = (time.perf_counter() - began) / max(1, done)
+    return PackForecast(needed, free, each * shape[0] / cores())
+
+
+def check_space(index: Index, preprocess: Preprocess, directory: Path) -> None:
+    """Refuse a disk that cannot hold what is still to be written of a pack."""
+    if is_streamed(index):
+        return
+    folder, shape = _folder(index, preprocess, directory), _shape(index, preprocess)
+    if not (folder / DONE).exists() and not _in_memory(index, shape):
+        _check_space(folder, shape)
+
+
+def _check_space(folder: Path, shape: tuple[int, ...]) -> tuple[int, int]:
+    """The bytes that are still to be written for a pack, and those that are free; refused if they are too few."""
+    pixels, total = folder / PIXELS, int(np.prod(shape))
+    there = next(path for path in folder.absolute().parents if path.exists())
+    needed, free = total - (pixels.stat().st_blocks * 512 if pixels.exists() else 0), shutil.disk_usage(there).free
+    if needed > free:
+        count, _, height, width = shape
+        raise DataError(
+            f"Packed, {count:,} pictures of {width} × {height} pixels take {_size(total)}, and "
+            f"{_size(free)} are free for {folder.parent}. Set a smaller model.image_size, or a larger disk by "
+            "data.directory=… or VITRAL_DATA; packs there that you no longer need may be deleted."
+        )
+    return max(0, needed), free
+
+
+def _size(count: int) -> str:
+    """Bytes in words.
+
+    >>> _size(15_052_800_000), _size(884_736)
+    ('15.1 GB', '0.9 MB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
 def too_many(left_out: int, total: int) -> bool:
@@ -131,10 +232,19 @@ def too_many(left_out: int, total: int) -> bool:
 def mean_and_std(pictures: Pack, numbers: NDArray[np.int64]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The mean and std of pixel / 255, per channel; a channel that never changes gets a std of 1.
 
-    From sums of whole numbers, kept with the pack: exact, whatever the split, and without reading a pixel.
+    From sums of whole numbers, kept with the pack: exact, whatever the split, and without reading a pixel. Of shards
+    some pictures are measured, from everywhere among these.
     """
+    if shards_of(pictures.index):
+        numbers = numbers[np.unique(np.linspace(0, len(numbers) - 1, MEASURED).astype(int))]
+    if isinstance(pictures.images, Stream):
+        blocks = (numbers[start : start + MOST_IN_CHUNK] for start in range(0, len(numbers), MOST_IN_CHUNK))
+        with pictures.images.expect(numbers):
+            sums = np.concatenate([_sums(pictures.images[block]) for block in blocks])
+    else:
+        sums = pictures.sums[numbers]
     pixels = len(numbers) * int(np.prod(pictures.images.shape[2:]))
-    levels, squares = pictures.sums[numbers].sum(axis=0).T  # (C,) each
+    levels, squares = sums.sum(axis=0).T  # (C,) each
     mean, std = [], []
     for level, square in zip(map(int, levels), map(int, squares), strict=True):
         mean.append(level / pixels / 255)
@@ -148,18 +258,13 @@ def mean_and_std(pictures: Pack, numbers: NDArray[np.int64]) -> tuple[tuple[floa
 def _on_disk(
     index: Index, preprocess: Preprocess, directory: Path, shape: tuple[int, ...], inspection: "Inspection | None"
 ) -> Generator[Progress, None, tuple[NDArray[np.uint8], dict[int, Chunk]]]:
-    folder = directory / "packs" / f"{preprocess.stage}-{_key(index)}"
+    folder = _folder(index, preprocess, directory)
     try:
         if (ready := _open_pack(index, preprocess, folder, shape)) is not None:
             return ready  # also where nothing may be written
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder.with_suffix(".lock"))
-        while True:  # one process packs; others wait, and find it done
-            try:
-                lock.acquire(timeout=0.2)
-                break
-            except Timeout:
-                yield Progress(0, shape[0], DOING, waiting=True)
+        yield from taking(lock, Progress(0, shape[0], DOING, waiting=True))  # one packs; others find it done
         try:
             return (yield from _pack_missing(index, preprocess, folder, shape, inspection))
         finally:
@@ -188,6 +293,7 @@ def _pack_missing(
     """Make the chunks that are missing; the images and all chunks."""
     if (ready := _open_pack(index, preprocess, folder, shape)) is not None:
         return ready  # packed by the process that we waited for
+    _check_space(folder, shape)
     pixels = folder / PIXELS
     with pixels.open("r+b" if pixels.exists() else "w+b") as file:
         if not _has_size(pixels, shape):
@@ -201,7 +307,9 @@ def _pack_missing(
         whole = yield from _make_chunks(index, preprocess, images, whole, inspection, file.fileno(), progress)
         os.fsync(file.fileno())
     write_whole(
-        folder / DONE, json.dumps({"format": FORMAT, "chunks": [_chunk_to_json(c) for c in whole.values()]}) + "\n"
+        folder / DONE,
+        json.dumps({"format": FORMAT, "source": index.source, "chunks": [_chunk_to_json(c) for c in whole.values()]})
+        + "\n",
     )
     (folder / PROGRESS).unlink()
     return images, whole
@@ -224,8 +332,29 @@ def _same_today(chunk: Chunk, index: Index, preprocess: Preprocess) -> bool:
     return all(isinstance(_row(index, preprocess, row)[1], str) for row in chunk.left_out)
 
 
-def _key(index: Index) -> str:
+def _folder(index: Index, preprocess: Preprocess, directory: Path) -> Path:
+    return directory / "packs" / f"{preprocess.stage}-{key_of(index)}"
+
+
+def _shape(index: Index, preprocess: Preprocess) -> tuple[int, ...]:
+    return len(index.samples), preprocess.channels, *preprocess.stored_size
+
+
+def place_of(index: Index, preprocess: Preprocess, directory: Path) -> Path | None:
+    """The folder of a pack; None where there is none, because pictures are held in memory or come from shards."""
+    if is_streamed(index) or _in_memory(index, _shape(index, preprocess)):
+        return None
+    return _folder(index, preprocess, directory)
+
+
+def _in_memory(index: Index, shape: tuple[int, ...]) -> bool:
+    return isinstance(index.storage, Pixels) and bool(np.prod(shape) <= MOST_IN_MEMORY)
+
+
+def key_of(index: Index) -> str:
     """A digest of names and stamps: another one when a picture was added, removed or changed."""
+    if shards_of(index):
+        return identity_of(index.storage)[:16]
     digest = hashlib.sha256()
     for number, sample in enumerate(index.samples):
         digest.update(f"{_escaped(sample)}\t{index.storage.stamp(number)}\n".encode())
@@ -349,7 +478,9 @@ def _row(
     try:
         content = index.storage.read(row)
         digest = digest_of(content)
-        decoded, facts = decode_with_facts(content, name=index.samples[row], at_least=preprocess.at_least)
+        decoded, facts = decode_with_facts(
+            content, name=index.samples[row], at_least=preprocess.at_least, profile=preprocess.profile
+        )
         if inspection:
             inspection.add(row, digest, decoded, facts)
         return digest, preprocess.fitted(decoded, index.samples[row]), facts.bits
@@ -384,6 +515,20 @@ def _write_at(descriptor: int, pixels: NDArray[np.uint8], offset: int) -> None:
 # Together
 
 
+def _streamed(index: Index, preprocess: Preprocess) -> Pack:
+    """Pictures of shards: nothing is packed; those that cannot be read were left out when the shards were written."""
+    return Pack(index, Stream(index, preprocess), {}, _identity_of_shards(index), np.empty(0, np.int64))
+
+
+def _identity_of_shards(index: Index) -> str:
+    """That of the shards, and of what is told about the pictures beside them."""
+    digest = hashlib.sha256(identity_of(index.storage).encode())
+    digest.update(index.labels.tobytes())
+    for split in SPLITS:
+        digest.update(np.packbits(index.splits == split).tobytes())
+    return digest.hexdigest()
+
+
 def _finished(index: Index, images: NDArray[np.uint8], chunks: Mapping[int, Chunk]) -> Pack:
     left_out = {row: why for chunk in chunks.values() for row, why in chunk.left_out.items()}
     digests = b"".join(chunk.digests for chunk in chunks.values())
@@ -401,7 +546,8 @@ def _finished(index: Index, images: NDArray[np.uint8], chunks: Mapping[int, Chun
         raise DataError(f"{notes[-1]} That is too many: `vitral check {index.source}` names them all.")
     sums = np.frombuffer(b"".join(chunk.sums for chunk in chunks.values()), np.int64)
     sums = sums.reshape(len(index.samples), -1, 2)
-    return Pack(index, images, left_out, _identity(index, left_out, digests), sums, tuple(notes))
+    sha256 = _identity_of_shards(index) if shards_of(index) else _identity(index, left_out, digests)
+    return Pack(index, images, left_out, sha256, sums, tuple(notes))
 
 
 def _identity(index: Index, left_out: Mapping[int, str], digests: bytes) -> str:

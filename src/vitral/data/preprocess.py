@@ -17,7 +17,7 @@ from PIL import Image
 from pydantic import Field, StrictInt, model_validator
 from torch import Tensor
 
-from vitral.data.config import AnyResize, AsItIs, Interpolation, Jpeg, Resize, Scale
+from vitral.data.config import AnyResize, AsItIs, Interpolation, Jpeg, Pad, Profile, Resize, Scale
 from vitral.data.decode import MOST_CHANNELS, MOST_PIXELS, Decoded, Picture, decode, in_mode
 from vitral.errors import DataError
 from vitral.settings import Settings
@@ -39,6 +39,7 @@ class Preprocess(Settings):
     resize: AnyResize = Resize()
     interpolation: Interpolation = "bicubic"
     jpeg: Jpeg = "full"
+    profile: Profile = Field(default="ignore", exclude_if=lambda profile: profile == "ignore")  # came after format 1
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -66,7 +67,7 @@ class Preprocess(Settings):
     @property
     def stage(self) -> str:
         """A word that is the same wherever `stored` gives the same pixels."""
-        settings = self.model_dump(mode="json", include={"channels", "background", "interpolation", "jpeg"})
+        settings = self.model_dump(mode="json", include={"channels", "background", "interpolation", "jpeg", "profile"})
         resize = self.resize.kind if isinstance(self.resize, Resize) else self.resize.write()
         settings |= {"size": self.stored_size, "resize": resize, "by": [STAGE, PIL.__version__]}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
@@ -81,7 +82,7 @@ class Preprocess(Settings):
 
     def stored(self, picture: Picture, name: str = "The picture") -> NDArray[np.uint8]:
         """First stage: uint8, (C, stored height, stored width)."""
-        return self.fitted(decode(picture, name=name, at_least=self.at_least), name)
+        return self.fitted(decode(picture, name=name, at_least=self.at_least, profile=self.profile), name)
 
     @property
     def at_least(self) -> tuple[int, int] | None:
@@ -120,6 +121,8 @@ class Preprocess(Settings):
                 f"{name} has {image.height} × {image.width} pixels, and the model takes {height} × {width}: "
                 "its preprocessing does not resize."
             )
+        if isinstance(self.resize, Pad):
+            return self._padded(image)
         # The box is exact to fractions of a pixel: no rounded size in between, no off-by-one at the border.
         scale = min(image.width / width, image.height / height)
         left, top = max(0.0, image.width - width * scale) / 2, max(0.0, image.height - height * scale) / 2
@@ -142,6 +145,15 @@ class Preprocess(Settings):
         height, width = self.image_size
         left, top = _half(scaled.width - width, how), _half(scaled.height - height, how)
         return scaled.crop((left, top, left + width, top + height))
+
+    def _padded(self, image: Image.Image) -> Image.Image:
+        """All of the picture, as timm's `border` has it: whole pixels, and of an odd margin the larger half behind."""
+        height, width = self.image_size
+        times = max(image.height / height, image.width / width)
+        inner = max(1, round(image.width / times)), max(1, round(image.height / times))
+        whole = Image.new(image.mode, (width, height), (self.background,) * len(image.getbands()))
+        whole.paste(image.resize(inner, self._filter), ((width - inner[0]) // 2, (height - inner[1]) // 2))
+        return whole
 
     def edges(self, how: Scale) -> tuple[int, int]:
         """Height and width that a picture is stretched to; or, twice, what its shorter side becomes."""

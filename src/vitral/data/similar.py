@@ -10,12 +10,16 @@
 The first comparison grows with the square of the number of pictures, the check with the number of candidates. Measured
 on one core: 3.5 s for 10,000 pictures of CIFAR-10 and 50 s for its 60,000 (15 s compare, the rest is the check) in
 1.1 GB; 12 s for 10,000 digits of MNIST, where every picture has candidates. The limit is at a few hundred thousand
-pictures, where ROWS of the comparison fill a gigabyte. Of a family of more than NEIGHBOURS copies not every pair is
-found, and those that are cut at the edges may be missed.
+pictures, where ROWS of the comparison fill a gigabyte: above it an index of usearch (the extra `near`) says who is
+near, and may miss some. Of a family of more than NEIGHBOURS copies not every pair is found, and those that are cut at
+the edges may be missed.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -27,6 +31,7 @@ from torch.nn import functional as F
 from vitral.data.threads import one_core_each
 from vitral.progress import Progress, Tell, silent
 
+HAS_INDEX = find_spec("usearch") is not None
 SIDE = 32
 WAVES = 8  # waves across the picture in brightness; a third of that in colour, which the eye and JPEG see coarsely
 NEIGHBOURS = 8  # as many candidates for each picture
@@ -40,6 +45,8 @@ AGREE_IN_A_CROWD, NEAR_IN_A_CROWD = 0.985, 0.9
 
 SAME_LEVEL = 40.0  # of 255: the same shape in another colour is another picture
 ROWS = 512  # of the comparison, at a time: 120 MB for 60,000 pictures
+BLOCK = 4096  # pictures that are looked at together
+SEARCHED = 128  # places of the index that are looked at for each picture: of 64, one pair in a hundred is missed
 PAIRS = 512  # laid onto each other at a time: they stay in the cache
 LARGEST_CUT = 0.15  # of half a side
 
@@ -65,20 +72,45 @@ def thumbnail(image: Image.Image) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.asarray(small).transpose(2, 0, 1))
 
 
-def near_duplicates(thumbnails: NDArray[np.uint8], tell: Tell = silent) -> list[Pair]:  # (n, 3, SIDE, SIDE)
-    """Pairs of pictures of which one is a copy of the other, in the order of the set.
+@dataclass(frozen=True)
+class _Pictures:
+    """Some of the thumbnails, which may lie in a file: no more of them are read than are asked for."""
 
-    Of several identical thumbnails, each is paired with the first, and only the first is compared with other pictures.
-    `tell` is called with the progress.
+    thumbnails: NDArray[np.uint8]  # (all, 3, SIDE, SIDE)
+    numbers: NDArray[np.int64]  # (n,)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def at(self, places: Tensor) -> Tensor:  # (n,) → (n, 3, SIDE, SIDE)
+        return torch.from_numpy(self.thumbnails[self.numbers[places.numpy()]])
+
+    def blocks(self) -> Iterator[Tensor]:
+        return (self.at(places) for places in torch.arange(len(self)).split(BLOCK))
+
+
+def near_duplicates(
+    thumbnails: NDArray[np.uint8],  # (n, 3, SIDE, SIDE)
+    tell: Tell = silent,
+    numbers: NDArray[np.int64] | None = None,
+    by_index: bool = False,
+) -> list[Pair]:
+    """Pairs of pictures of which one is a copy of the other, in the order of the set; among all, or those of `numbers`.
+
+    Of several identical thumbnails, each is paired with the first, and only the first is compared with other pictures;
+    `by_index` with those that an index takes for the nearest. `tell` is called with the progress.
     """
-    first_with: dict[bytes, int] = {}
-    same_as = [first_with.setdefault(picture.tobytes(), place) for place, picture in enumerate(thumbnails)]
-    copies = [Pair(first, place, 1.0, False) for place, first in enumerate(same_as) if first != place]
+    first_with: dict[bytes, int] = {}  # by a digest: the thumbnails themselves would be there twice
+    copies: list[Pair] = []
+    for number in range(len(thumbnails)) if numbers is None else numbers.tolist():
+        first = first_with.setdefault(blake2b(thumbnails[number].tobytes(), digest_size=16).digest(), number)
+        if first != number:
+            copies.append(Pair(first, number, 1.0, False))
 
     different = np.array(sorted(first_with.values()), np.int64)
-    pictures = torch.from_numpy(thumbnails[different])
+    pictures = _Pictures(thumbnails, different)
     if len(pictures) > 1:
-        pairs, flipped, demand = _candidates(pictures, tell)
+        pairs, flipped, demand = _candidates(pictures, tell, by_index)
         agreement = _agreement(pictures, pairs, flipped, tell)
         for number in torch.nonzero(agreement >= demand).flatten().tolist():
             first, second = different[pairs[number].numpy()].tolist()
@@ -86,18 +118,12 @@ def near_duplicates(thumbnails: NDArray[np.uint8], tell: Tell = silent) -> list[
     return sorted(copies, key=lambda pair: (pair.first, pair.second))
 
 
-def _candidates(pictures: Tensor, tell: Tell) -> tuple[Tensor, Tensor, Tensor]:
+def _candidates(pictures: _Pictures, tell: Tell, by_index: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Pairs (P, 2), whether they match as mirror images (P,), and how well their detail must agree (P,)."""
     even, odd = _coarse(pictures)
     neighbours, last = [], []
-    table = torch.empty(min(ROWS, len(pictures)), len(pictures))  # used again: new memory costs a third of the time
     tell(Progress(0, len(pictures), "comparing them"))
-    for start in range(0, len(pictures), ROWS):
-        rows = torch.arange(start, min(start + ROWS, len(pictures)))
-        # A mirror image has the same even waves, and the odd ones with the other sign: here is the better of the two.
-        similarity = torch.mm(odd[rows], odd.T, out=table[: len(rows)]).abs_().addmm_(even[rows], even.T)  # (rows, n)
-        similarity[torch.arange(len(rows)), rows] = -1  # a picture is not its own copy
-        nearest, places = similarity.topk(min(NEIGHBOURS, len(pictures)), dim=1)  # (rows, NEIGHBOURS)
+    for rows, nearest, places in (_nearest_by_index if by_index else _nearest)(even, odd):
         row, column = torch.nonzero(nearest > NEAR, as_tuple=True)
         neighbours.append(torch.stack((rows[row], places[row, column]), dim=1).sort(dim=1).values)
         last.append(nearest[:, -1])
@@ -114,13 +140,47 @@ def _candidates(pictures: Tensor, tell: Tell) -> tuple[Tensor, Tensor, Tensor]:
     return pairs[keep], flipped[keep], demand[keep]
 
 
-def _coarse(pictures: Tensor) -> tuple[Tensor, Tensor]:
+Nearest = Iterator[tuple[Tensor, Tensor, Tensor]]  # pictures (rows,); similarities, places: (rows, NEIGHBOURS)
+
+
+def _nearest(even: Tensor, odd: Tensor) -> Nearest:
+    """The nearest of each picture, best first, by comparing it with all."""
+    table = torch.empty(min(ROWS, len(even)), len(even))  # used again: new memory costs a third of the time
+    for rows in torch.arange(len(even)).split(ROWS):
+        # A mirror image has the same even waves, and the odd ones with the other sign: here is the better of the two.
+        similarity = torch.mm(odd[rows], odd.T, out=table[: len(rows)]).abs_().addmm_(even[rows], even.T)  # (rows, n)
+        similarity[torch.arange(len(rows)), rows] = -1  # a picture is not its own copy
+        yield rows, *similarity.topk(min(NEIGHBOURS, len(even)), dim=1)
+
+
+def _nearest_by_index(even: Tensor, odd: Tensor) -> Nearest:
+    """The same without comparing it with all: a graph of near ones is walked (HNSW), for a picture and its mirror
+    image. One thread makes the graph, so that it is the same each time."""
+    from usearch.index import Index
+
+    index = Index(ndim=even.shape[1] + odd.shape[1], metric="ip", dtype="f16", expansion_search=SEARCHED)
+    blocks = torch.arange(len(even)).split(BLOCK)
+    for rows in blocks:
+        index.add(rows.numpy(), torch.cat((even[rows], odd[rows]), dim=1).numpy(), threads=1)
+    wanted = min(NEIGHBOURS + 1, len(even))  # itself too
+    for rows in blocks:
+        sides = [torch.cat((even[rows], sign * odd[rows]), dim=1).numpy() for sign in (1, -1)]
+        keys = [index.search(side, wanted, threads=1).keys.reshape(len(rows), wanted) for side in sides]
+        places = torch.from_numpy(np.concatenate(keys, axis=1).astype(np.int64)).sort(dim=1).values  # (rows, 2 wanted)
+        similarity = (even[rows, None] * even[places]).sum(dim=2) + (odd[rows, None] * odd[places]).sum(dim=2).abs()
+        similarity[places == rows[:, None]] = -1
+        similarity[:, 1:][places[:, 1:] == places[:, :-1]] = -1  # near as both is near once
+        nearest, best = similarity.topk(min(NEIGHBOURS, len(even)), dim=1)
+        yield rows, nearest, places.gather(1, best)
+
+
+def _coarse(pictures: _Pictures) -> tuple[Tensor, Tensor]:
     """The waves that are even from left to right, and the odd ones: (n, about 35) each, of length 1 together."""
     count = torch.arange(SIDE)[:WAVES, None]
     basis = torch.cos(math.pi / SIDE * count * (torch.arange(SIDE) + 0.5))  # (WAVES, SIDE): the DCT
     frequency = torch.hypot(count.float(), count.T.float())  # (WAVES, WAVES)
     even, odd = [], []
-    for block in pictures.split(4096):
+    for block in pictures.blocks():
         grey = _grey(block)
         blue, red = block[:, 2] - grey, block[:, 0] - grey
         for_brightness = (frequency > 0) & (frequency < WAVES)  # without the mean: a brighter copy is a copy
@@ -135,7 +195,7 @@ def _coarse(pictures: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat(even), torch.cat(odd)
 
 
-def _agreement(pictures: Tensor, pairs: Tensor, flipped: Tensor, tell: Tell) -> Tensor:
+def _agreement(pictures: _Pictures, pairs: Tensor, flipped: Tensor, tell: Tell) -> Tensor:
     """How well the detail agrees when one is laid onto the other: (P,), 1 is perfectly."""
     # Always the brighter one onto the darker one: the answer must not depend on the order of the pictures.
     brightness = _level(pictures).sum(dim=1)
@@ -153,9 +213,9 @@ def _agreement(pictures: Tensor, pairs: Tensor, flipped: Tensor, tell: Tell) -> 
     return scores
 
 
-def _score(pictures: Tensor, pairs: Tensor, flipped: Tensor, scores: Tensor) -> int:
+def _score(pictures: _Pictures, pairs: Tensor, flipped: Tensor, scores: Tensor) -> int:
     """Fills `scores` for a block of pairs, and returns how many they are."""
-    still, moved = _grey(pictures[pairs.T.flatten()])[:, None].chunk(2)  # each (P, 1, SIDE, SIDE)
+    still, moved = _grey(pictures.at(pairs.T.flatten()))[:, None].chunk(2)  # each (P, 1, SIDE, SIDE)
     moved = torch.where(flipped[:, None, None, None], moved.flip(3), moved)
     moved, inside = _warp(moved, _alignment(still, moved), "bicubic")
     a, b = _detail(still) * inside, _detail(moved) * inside
@@ -214,6 +274,6 @@ def _grey(pictures: Tensor) -> Tensor:
     return torch.einsum("nchw,c->nhw", pictures.float(), torch.tensor([0.299, 0.587, 0.114]))
 
 
-def _level(pictures: Tensor) -> Tensor:
+def _level(pictures: _Pictures) -> Tensor:
     """The mean colour: (n, 3)."""
-    return torch.cat([block.float().mean(dim=(2, 3)) for block in pictures.split(4096)])  # all at once: 1 GB of floats
+    return torch.cat([block.float().mean(dim=(2, 3)) for block in pictures.blocks()])  # all at once: 1 GB of floats

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitral.deploy.trial import LIBRARIES
 from vitral.errors import printable
-from vitral.evaluation.metrics import METRICS
+from vitral.evaluation.target_metrics import METRICS_OF
 from vitral.run import Run, last_name
 from vitral.version import __version__
 from vitral.weights import timm
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def write_card(
     to: str,
     name: str,
-    weights: "ConvertedWeights",
+    weights: "ConvertedWeights[Any]",
     licence: str,
     run: Run | None,
     origin: str,
@@ -30,7 +30,7 @@ def write_card(
     `origin` where that is not empty; else `family` names the family of the weights."""
     title = run.folder.resolve().name if run else name
     parts = [
-        _header(to, licence, bool(weights.class_names)),
+        _header(to, licence, weights),
         f"# {title}\n\n{_what(weights)}",
         f"## How to use it\n\n```python\n{_usage(to, weights)}\n```\n\n{weights.trial}",
         "## What it was trained on\n\n" + (_training(run, origin) if run else _elsewhere(family)),
@@ -43,7 +43,7 @@ def write_card(
     return printable("\n\n".join(parts), keep="\n") + "\n"
 
 
-def _header(to: str, licence: str, classes: bool) -> str:
+def _header(to: str, licence: str, weights: "ConvertedWeights[Any]") -> str:
     """The YAML header. JSON is a part of YAML, so a value that is quoted as JSON cannot break out of it."""
     lines = ["---"]
     if licence and re.fullmatch(r"[\w.-]+", licence):
@@ -52,20 +52,26 @@ def _header(to: str, licence: str, classes: bool) -> str:
         lines += ["license: other", f"license_name: {json.dumps(licence)}"]
     if to in ("hf", "timm"):  # the Hub has no name for the others
         lines.append(f"library_name: {LIBRARIES[to]}")
-    lines.append(f"pipeline_tag: {'image-classification' if classes else 'image-feature-extraction'}")
-    return "\n".join([*lines, "tags:", "- vision-transformer", "- vitral", "---"])
+    lines.append(f"pipeline_tag: {'image-classification' if weights.class_names else 'image-feature-extraction'}")
+    tag = "resnet" if weights.config.kind == "resnet" else "vision-transformer"
+    return "\n".join([*lines, "tags:", f"- {tag}", "- vitral", "---"])
 
 
-def _what(weights: "ConvertedWeights") -> str:
+def _what(weights: "ConvertedWeights[Any]") -> str:
     config, names = weights.config, weights.class_names
     height, width = config.height_width
     numbers = sum(tensor.numel() for tensor in weights.tensors.values())
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
     some = ", ".join(_plain(name) for name in names[:20]) + more
     classes = f" It tells {len(names)} classes apart: {some}." if names else " It has no classes: it gives features."
+    if weights.target and weights.target.kind == "labels":
+        classes = f" It tells which of {len(names)} labels a picture has, any number of them: {some}."
+    elif weights.target:
+        classes = f" It tells a number: {some}."
+    what, _, parts = config.words.partition(", " if config.kind != "resnet" else " of ")
     return (
-        f"A Vision Transformer for pictures of {height} × {width} pixels: {config.depth} blocks of width "
-        f"{config.width}, {config.heads} heads, {numbers:,} numbers.{classes} Written by Vitral {__version__}."
+        f"A {what} for pictures of {height} × {width} pixels: {parts}, {numbers:,} numbers.{classes} "
+        f"Written by Vitral {__version__}."
     )
 
 
@@ -98,44 +104,49 @@ def _figures(evaluation: dict[str, Any]) -> Iterator[str]:
     """The lines of the table of metrics, from evaluation.json; an older one has the accuracy alone."""
     low, high = evaluation.get("accuracy_interval", (None, None))
     figures = {"accuracy": {"value": evaluation.get("accuracy"), "low": low, "high": high}}
-    figures |= evaluation.get("figures", {})
+    targets = evaluation.get("targets", [])
+    figures |= targets[0]["figures"] if targets else evaluation.get("figures", {})
     yield f"Measured on {evaluation.get('pictures', 0):,} {evaluation.get('split', 'test')} pictures.\n"
     yield "| | | 95 % interval |\n|---|---|---|"
-    for metric in METRICS:
+    for metric in METRICS_OF[targets[0]["kind"] if targets else "class"]:
         figure = figures.get(metric.name)
-        if metric.is_share and figure and figure.get("value") is not None:
+        if (metric.is_share or metric.in_unit) and figure and figure.get("value") is not None:
             known = figure.get("low") is not None and figure.get("high") is not None
-            interval = f"{figure['low']:.1%} to {figure['high']:.1%}" if known else ""
-            yield f"| {metric.long_title or metric.title} | {figure['value']:.1%} | {interval} |"
+            interval = f"{metric.text(figure['low'])} to {metric.text(figure['high'])}" if known else ""
+            yield f"| {metric.long_title or metric.title} | {metric.text(figure['value'])} | {interval} |"
 
 
-def _usage(to: str, weights: "ConvertedWeights") -> str:
+def _usage(to: str, weights: "ConvertedWeights[Any]") -> str:
     """How to ask about a picture."""
     if to == "npz":
         lines = ["import numpy as np", "", 'with np.load("model.npz") as tensors:  # named as in vision_transformer']
         return "\n".join([*lines, "    print(tensors.files)"])
     if to == "hf":
-        return loading_code(to, weights) + '\nprint(ask("picture.jpg"))'
+        is_number = weights.target is not None and weights.target.kind == "number"
+        says = ', function_to_apply="none"' if is_number else ""  # else it takes a single output for a probability
+        return loading_code(to, weights) + f'\nprint(ask("picture.jpg"{says}))'
     mode = "L" if weights.preprocess.channels == 1 else "RGB"
     loading = loading_code(to, weights) if to == "timm" else "from classifier import class_names, model, transform"
     opening = f'picture = ImageOps.exif_transpose(Image.open("picture.jpg")).convert("{mode}")'
-    asking = "print(model(transform(picture)[None]).softmax(dim=1))"
+    kind = weights.target.kind if weights.target else "class"
+    says = {"class": ".softmax(dim=1)", "labels": ".sigmoid()", "number": ""}[kind]
+    asking = f"print(model(transform(picture)[None]){says})"
     return "\n".join(["from PIL import Image, ImageOps", loading, opening, asking])
 
 
-def loading_code(to: str, weights: "ConvertedWeights", folder: str = ".") -> str:
+def loading_code(to: str, weights: "ConvertedWeights[Any]", folder: str = ".") -> str:
     """Python that loads what is in the folder: `ask`, a pipeline of transformers; else `model` and `transform`."""
     return {"hf": _with_transformers, "timm": _with_timm, "torchvision": _with_torchvision}[to](weights, folder)
 
 
-def _with_transformers(weights: "ConvertedWeights", folder: str) -> str:
+def _with_transformers(weights: "ConvertedWeights[Any]", folder: str) -> str:
     task = "image-classification" if weights.class_names else "image-feature-extraction"
     return f'from transformers import pipeline\n\nask = pipeline("{task}", model={_quoted(folder)})'
 
 
-def _with_timm(weights: "ConvertedWeights", folder: str) -> str:
+def _with_timm(weights: "ConvertedWeights[Any]", folder: str) -> str:
     config = weights.config
-    if timm.architecture(config):
+    if config.kind != "vit" or timm.architecture(config):
         model = f"timm.create_model({_quoted(f'local-dir:{folder}')}, pretrained=True).eval()"
         transform = "timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)"
         return f"import timm\n\nmodel = {model}\ntransform = {transform}"
@@ -162,7 +173,7 @@ def _with_timm(weights: "ConvertedWeights", folder: str) -> str:
     )
 
 
-def _with_torchvision(weights: "ConvertedWeights", _folder: str) -> str:
+def _with_torchvision(weights: "ConvertedWeights[Any]", _folder: str) -> str:
     """All of classifier.py: torchvision has no file for the settings of a model, nor for a transform."""
     config, preprocess = weights.config, weights.preprocess
     settings = {

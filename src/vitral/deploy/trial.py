@@ -19,10 +19,11 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from vitral.data.sources import open_source
+from vitral.deploy.samples import of_run
 from vitral.errors import VitralError
 from vitral.inference import Inference
 from vitral.run import Run
+from vitral.targets import TargetKind
 
 PICTURES = 20
 TOLERANCE = 0.005  # of a probability: libraries that scale tensors and not Pillow pictures came to 0.003
@@ -40,8 +41,9 @@ class Trial:
     library: str  # with its version, where it was asked
     pictures: int = 0
     split: str = ""
-    difference: float = 0.0  # the largest one of a probability
-    changed: int = 0  # pictures with another most probable class
+    difference: float = 0.0  # the largest one of a probability; of a number, in standard deviations
+    changed: int = 0  # pictures with another most probable class, or with other labels
+    of: TargetKind = "class"
     reason: str = ""  # why it was not tried
     error: str = ""  # what the library said instead of answers
 
@@ -55,10 +57,16 @@ class Trial:
             return f"Tried with {self.library}, which failed: {self.error}"
         if self.reason:
             return f"Not tried with {self.library}: {self.reason}"
-        return (
-            f"Tried with {self.library} on {self.pictures} {self.split} pictures: probabilities differ by at most "
-            f"{self.difference:.4f}, and {self.changed} of {self.pictures} answers changed."
-        ) + (ADVICE if self.is_different else "")
+        return (f"Tried with {self.library} on {self.pictures} {self.split} pictures: {self._difference}.") + (
+            ADVICE if self.is_different else ""
+        )
+
+    @property
+    def _difference(self) -> str:
+        if self.of == "number":
+            return f"numbers differ by at most {self.difference:.4f} of their standard deviation"
+        changed = f"{self.changed} of {self.pictures} answers changed"
+        return f"probabilities differ by at most {self.difference:.4f}, and {changed}"
 
 
 def try_pictures(to: str, folder: Path, code: str, inference: Inference, run: Run | None, count: int) -> Trial:
@@ -78,12 +86,18 @@ def try_pictures(to: str, folder: Path, code: str, inference: Inference, run: Ru
     try:
         with _quiet(LIBRARIES[to]):
             mode = "L" if to == "timm" and inference.preprocess.channels == 1 else "RGB"  # the others are for colour
-            theirs = _answers_of_library(code, folder, [image.convert(mode) for image in images], inference.class_names)
+            theirs = _answers_of_library(code, folder, [image.convert(mode) for image in images], inference)
     except Exception as error:  # what a library raises is its own affair
         return Trial(library, error=f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
-    difference = float((theirs - ours).abs().max())
-    changed = int((theirs.argmax(dim=1) != ours.argmax(dim=1)).sum())
-    return Trial(library, len(images), split, difference, changed)
+    [target], difference = inference.targets, float((theirs - ours).abs().max())
+    if target.kind == "number":
+        return Trial(library, len(images), split, difference / target.std, of=target.kind)
+    if target.kind == "labels":
+        thresholds = torch.from_numpy(inference.thresholds)
+        differ = ((theirs >= thresholds) != (ours >= thresholds)).any(dim=1)
+    else:
+        differ = theirs.argmax(dim=1) != ours.argmax(dim=1)
+    return Trial(library, len(images), split, difference, int(differ.sum()), target.kind)
 
 
 def _reason_not_to(to: str, inference: Inference, run: Run | None, count: int) -> str:
@@ -103,34 +117,37 @@ def _reason_not_to(to: str, inference: Inference, run: Run | None, count: int) -
 
 
 def _answers(run: Run, inference: Inference, count: int) -> tuple[str, list[Image.Image], Tensor]:
-    """The split, some of its pictures as Pillow opens them, and Vitral's probabilities, (n, classes)."""
-    index = open_source(run.recipe.data)
-    split = next(split for split in ("test", "validation", "train") if len(index.of(split)))
-    numbers = index.of(split)
+    """The split, some of its pictures as Pillow opens them, and what Vitral says, (n, outputs)."""
+    samples = of_run(run, "test", count)
     images, seen = [], []
-    for place in np.unique(np.linspace(0, len(numbers) - 1, count).astype(int)):
+    for content in samples.pictures.values():
         try:
-            content = index.storage.read(int(numbers[place]))
             prepared = inference.preprocess(content)
-            image = Image.open(io.BytesIO(content)) if isinstance(content, bytes) else Image.fromarray(content)
+            image = (
+                Image.open(io.BytesIO(content)) if isinstance(content, bytes) else Image.fromarray(np.asarray(content))
+            )
             images.append(ImageOps.exif_transpose(image))
         except (VitralError, OSError):
-            continue  # damaged, gone, or a format that Pillow does not read
+            continue  # damaged, or a format that Pillow does not read
         seen.append(prepared)
-    ours = inference.probabilities(inference.outputs(torch.stack(seen))) if seen else torch.empty(0)
-    return split, images, ours
+    ours = inference.values(inference.outputs(torch.stack(seen))) if seen else torch.empty(0)
+    return samples.split, images, ours
 
 
 @torch.inference_mode()
-def _answers_of_library(code: str, folder: Path, images: list[Image.Image], names: tuple[str, ...]) -> Tensor:
-    """Its probabilities, (n, classes)."""
+def _answers_of_library(code: str, folder: Path, images: list[Image.Image], inference: Inference) -> Tensor:
+    """What it says, (n, outputs): probabilities, or a number."""
+    names, kind = inference.class_names, inference.targets[0].kind
     scope: dict[str, Any] = {"__file__": str(folder / "classifier.py")}
     exec(code, scope)  # written by card.py from settings that were validated
     if "ask" in scope:  # a pipeline of transformers
-        answers = ({row["label"]: row["score"] for row in scope["ask"](image, top_k=len(names))} for image in images)
+        plain = {"function_to_apply": "none"} if kind == "number" else {}  # else a single output is a probability
+        rows = (scope["ask"](image, top_k=len(names), **plain) for image in images)
+        answers = ({row["label"]: row["score"] for row in some} for some in rows)
         return torch.tensor([[answer[name] for name in names] for answer in answers])
     batch = torch.stack([scope["transform"](image) for image in images])  # (n, C, H, W)
-    return scope["model"](batch).softmax(dim=1)
+    logits: Tensor = scope["model"](batch)
+    return {"class": logits.softmax(dim=1), "labels": logits.sigmoid(), "number": logits}[kind]
 
 
 @contextlib.contextmanager

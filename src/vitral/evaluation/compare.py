@@ -3,10 +3,11 @@
 Runs whose recipes differ only in `train.seed` are one group, with mean ± sd. Nothing is trained or measured here.
 """
 
+import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 
 from vitral.errors import RunError
 from vitral.evaluation.paired import PairedComparison, compare_paired
+from vitral.evaluation.paired_targets import compare_labels, compare_numbers
 from vitral.look.figures import BLUE, GREEN, GREY, INK, ORANGE, RED, figure
+from vitral.predictions import number_words
 from vitral.recipe import Recipe
 from vitral.run import EVALUATION, METRICS, Record, Run
 from vitral.settings import Part, Settings
@@ -23,8 +26,7 @@ from vitral.settings import Part, Settings
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The losses and the validation accuracy are those of the last epoch.
-MEASURES = ("train_loss", "validation_loss", "validation_accuracy", "test_accuracy", "seconds", "steps")
+FIGURES = {"class": "accuracy", "labels": "map", "number": "mae"}  # the main one of each kind of target
 COLOURS = (BLUE, ORANGE, GREEN, RED, "#CC79A7", "#56B4E9", INK, GREY)  # Okabe and Ito's, and grey
 # Where one of these differs, the train loss is of something else.
 OTHER_LOSS = (
@@ -47,11 +49,53 @@ class Member:
 
     @property
     def measures(self) -> dict[str, float]:
-        """The values of MEASURES that this run has."""
-        values = {**self.epochs[-1], "seconds": self.record.seconds, "steps": self.record.steps}
+        """Losses and figures of the last epoch, the main figures of the evaluation, seconds and steps."""
+        values = {name: self.epochs[-1][name] for name in self.epochs[-1] if name.startswith(("train_", "validation_"))}
+        values["seconds"], values["steps"] = self.record.seconds, self.record.steps
         values["steps"] = values["steps"] or self.epochs[-1]["step"]  # run.json has them when the training ends
-        values["test_accuracy"] = self.evaluation["accuracy"] if self.evaluation else None
-        return {name: float(values[name]) for name in MEASURES if values.get(name) is not None}
+        values |= {name: value for name, (value, _) in self.tested.items()}
+        return {name: float(value) for name, value in values.items() if value is not None}
+
+    @property
+    def targets(self) -> list[dict[str, Any]]:
+        """What evaluation.json has of each target; none where a picture has one class, or nobody has measured."""
+        return list((self.evaluation or {}).get("targets", []))
+
+    @property
+    def tells(self) -> str:
+        """What it tells of a picture, in words: equal where two runs can be compared."""
+        if not self.targets:
+            return "one class"
+        names = [
+            one.get("class_names") or [label["name"] for label in one.get("per_label", [])] for one in self.targets
+        ]
+        return ", ".join(
+            f"{one['name']} ({one['kind']}{': ' if some else ''}{', '.join(some)})"
+            for one, some in zip(self.targets, names, strict=True)
+        )
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The names of its main figures: of several tasks each is behind the name of its task."""
+        if self.targets:
+            alone = len(self.targets) == 1
+            return tuple(("" if alone else f"{one['name']}_") + FIGURES[one["kind"]] for one in self.targets)
+        told = [name.removeprefix("train_") for name in self.epochs[-1] if name.startswith("train_")]
+        others = [name for name in told if name.rpartition("_")[2] in FIGURES.values()]
+        return ("accuracy",) if self.evaluation or "accuracy" in told or not others else tuple(others)
+
+    @property
+    def tested(self) -> dict[str, tuple[float, tuple[float, float] | None]]:
+        """The main figures on the test pictures, as measures, each with its 95 % interval."""
+        if not self.evaluation:
+            return {}
+        if not self.targets:
+            low, high = self.evaluation["accuracy_interval"]
+            return {"test_accuracy": (float(self.evaluation["accuracy"]), (float(low), float(high)))}
+        each = [one["figures"][FIGURES[one["kind"]]] for one in self.targets]
+        intervals = [(float(one["low"]), float(one["high"])) if "low" in one else None for one in each]
+        values = [(float(one["value"]), interval) for one, interval in zip(each, intervals, strict=True)]
+        return {f"test_{name}": value for name, value in zip(self.figures, values, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -65,14 +109,9 @@ class Group:
         """The measure of each run that has it."""
         return [member.measures[measure] for member in self.members if measure in member.measures]
 
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the test accuracy of a single run."""
-        evaluation = self.members[0].evaluation
-        if len(self.members) > 1 or not evaluation:
-            return None
-        low, high = evaluation["accuracy_interval"]
-        return float(low), float(high)
+    def interval(self, measure: str) -> tuple[float, float] | None:
+        """The 95 % interval of a test figure of a single run."""
+        return self.members[0].tested.get(measure, (0.0, None))[1] if len(self.members) == 1 else None
 
     @property
     def test_samples(self) -> list[str]:
@@ -85,14 +124,14 @@ class Group:
         """An identity of the test pictures and their labels, equal where both are the same."""
         return self.members[0].record.data.sha256, frozenset(_test_labels(self.members[0]).items())
 
-    @property
-    def right(self) -> NDArray[np.float64]:
-        """(runs, n): 1 where a run had that one of `test_samples` right; of several runs with one seed, the first."""
-        by_seed: dict[int, list[bool]] = {}
+    def answers(self, value: Callable[[dict[str, Any]], Any], target: str = "") -> NDArray[np.float64]:
+        """(runs, n, …): a value of each run's answer to each of `test_samples`, and of several targets to this one; of
+        several runs with one seed, the first."""
+        by_seed: dict[int, list[Any]] = {}
         for member in self.members:
             lines = member.evaluation["predictions"] if member.evaluation else []
-            right = {line["sample"]: line["label"] == line["predicted"] for line in lines}
-            by_seed.setdefault(member.recipe.train.seed, [right[sample] for sample in self.test_samples])
+            values = {line["sample"]: value(line["targets"][target] if target else line) for line in lines}
+            by_seed.setdefault(member.recipe.train.seed, [values[sample] for sample in self.test_samples])
         return np.array([*by_seed.values()], dtype=np.float64)
 
     @property
@@ -124,17 +163,27 @@ class Comparison:
         return {name: values for name, values in by_name.items() if any(value != values[0] for value in values)}
 
     @property
+    def measures(self) -> tuple[str, ...]:
+        """What is told of each group, in this order. Losses and validation figures are those of the last epoch."""
+        members = [member for group in self.groups for member in group.members]
+        figures = next((member for member in members if member.evaluation), members[0]).figures
+        validated, tested = ([f"{split}_{name}" for name in figures] for split in ("validation", "test"))
+        return ("train_loss", "validation_loss", *validated, *tested, "seconds", "steps")
+
+    @property
     def pairs(self) -> list[PairedComparison]:
-        """Each group beside the first, where all their runs were tested on the same pictures.
+        """Each group beside the first, target by target, where all their runs were tested on the same pictures.
 
         Of several pairs each has a wider interval (Bonferroni): so that luck rarely makes one of them all seem better.
         """
         first, *others = self.groups
-        shared: Any = {"groups": first.test_groups, "level": 1 - 0.05 / max(1, len(others))}
+        targets = first.members[0].targets or [{"kind": "class", "name": ""}]
+        shared: Any = {"groups": first.test_groups, "level": 1 - 0.05 / max(1, len(others) * len(targets))}
         return [
-            compare_paired(first.name, other.name, first.right, other.right, **shared)
+            _pair(first, other, target, **shared)
             for other in others
             if first.test_samples and other.test_samples and first.pictures == other.pictures
+            for target in targets
         ]
 
     @property
@@ -147,7 +196,7 @@ class Comparison:
         names = [group.name for group in self.groups]
         return {
             "settings": {name: dict(zip(names, values, strict=True)) for name, values in self.settings.items()},
-            "groups": [_group_values(group) for group in self.groups],
+            "groups": [_group_values(group, self.measures) for group in self.groups],
             "pairs": [asdict(pair) for pair in self.pairs],
             "notes": self.notes,
         }
@@ -169,9 +218,10 @@ def compare(places: Iterable[str | Path]) -> Comparison:
         raise RunError("One run alone cannot be compared: name two or more, or a folder that holds several.")
     together: dict[Recipe, list[Member]] = {}
     for folder in folders:
-        member = _read(folder)
+        member = read_member(folder)
         together.setdefault(member.recipe.changed(ALIKE), []).append(member)
     groups = [sorted(members, key=lambda member: member.recipe.train.seed) for members in together.values()]
+    _check_same_targets([member for members in groups for member in members if member.evaluation])
     names = _names([[member.run.folder.resolve() for member in members] for members in groups])
     return Comparison(tuple(Group(name, tuple(members)) for name, members in zip(names, groups, strict=True)))
 
@@ -202,7 +252,8 @@ def draw(comparison: Comparison, folder: Path) -> Path:
     path, groups = folder / "curves.png", comparison.groups[: len(COLOURS)]
     members = [member for group in groups for member in group.members]
     # The first of these that all runs have: an objective of the user's own may have no accuracy.
-    figures = ("validation_accuracy", "train_accuracy", "validation_loss", "train_loss")
+    first = next(name for name in comparison.measures if name.startswith("test_")).removeprefix("test_")
+    figures = (f"validation_{first}", f"train_{first}", "validation_loss", "train_loss")
     right = next(name for name in figures if all(name in member.epochs[-1] for member in members))
     what = "Thick: the mean over seeds; thin: each run." if any(len(group.members) > 1 for group in groups) else ""
     if len(groups) < len(comparison.groups):
@@ -224,11 +275,12 @@ def _panel(axes: "Axes", groups: Sequence[Group], name: str) -> None:
             for member in group.members:
                 _line(axes, _curve(member, name), colour, 0.8, alpha=0.45)
         _line(axes, group.curve(name), colour, 2.2 if len(groups) < 5 else 1.6)
-    axes.set(title=name.replace("_", " ").capitalize(), xlabel="epoch")
+    title = in_words(name)
+    axes.set(title=title[0].upper() + title[1:], xlabel="epoch")
     axes.grid(axis="y")
     axes.margins(x=0.01)
     axes.locator_params(axis="x", integer=True)
-    if name.endswith("accuracy"):
+    if is_share(name):
         axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
 
@@ -246,7 +298,7 @@ def _legend(axes: "Axes", groups: Sequence[Group], name: str) -> None:
         last = float(np.mean([member.epochs[-1][name] for member in group.members]))
         n = f", mean of {len(group.members)}" if len(group.members) > 1 else ""
         entries.append(
-            (last, Line2D([], [], color=colour, linewidth=3, label=f"{_caption(group.name)}\n{last:.1%}{n}"))
+            (last, Line2D([], [], color=colour, linewidth=3, label=f"{_caption(group.name)}\n{words(last, name)}{n}"))
         )
     handles = [handle for _, handle in sorted(entries, key=lambda entry: -entry[0])]
     beside: Any = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.03), "borderaxespad": 0, "alignment": "left"}
@@ -275,7 +327,8 @@ def _runs_in(place: Path) -> list[Path]:
     return runs
 
 
-def _read(folder: Path) -> Member:
+def read_member(folder: Path) -> Member:
+    """A run, with all that is compared checked to be there."""
     run, near = Run.load(folder), Run(Path(os.path.relpath(folder)))
     epochs = [line for line in run.metrics if isinstance(line, dict) and line.get("event") == "epoch"]
     if not epochs:
@@ -291,15 +344,55 @@ def _read(folder: Path) -> Member:
 def _check(member: Member) -> None:
     """Access all values that are used later, so that an error for a missing one names this run."""
     alone = Group("", (member,))
-    _ = member.measures, alone.interval, alone.right, alone.test_groups
+    _ = member.measures, member.tells, alone.test_groups
+    for target in member.targets or [{"kind": "class", "name": ""}]:
+        _values(alone, target)
     for line in member.epochs:
         _ = int(line["epoch"]), int(line["step"]), float(line["train_loss"])
 
 
+def _check_same_targets(members: Sequence[Member]) -> None:
+    for member in members:
+        if member.tells != members[0].tells:
+            raise RunError(
+                f"{members[0].run.folder} tells {members[0].tells} of a picture, and {member.run.folder} "
+                f"{member.tells}: runs are compared that learn the same."
+            )
+
+
+def _values(group: Group, target: dict[str, Any]) -> NDArray[np.float64]:
+    """What a target is compared by: of a class, (runs, n), 1 where it is right; of labels their probabilities,
+    (runs, n, labels); of a number how far it is off, (runs, n)."""
+    name = target["name"]
+    match target["kind"]:
+        case "labels":
+            return group.answers(lambda answer: answer["probabilities"], name)
+        case "number":
+            return group.answers(lambda answer: abs(answer["predicted"] - answer["value"]), name)
+    return group.answers(lambda answer: answer["label"] == answer["predicted"], name)
+
+
+def _pair(first: Group, other: Group, target: dict[str, Any], **shared: Any) -> PairedComparison:
+    values, name = (_values(first, target), _values(other, target)), target["name"]
+    match target["kind"]:
+        case "labels":
+            labels = [one["name"] for one in target["per_label"]]
+            truth = first.answers(lambda answer: [label in answer["labels"] for label in labels], name)[0]
+            return compare_labels(first.name, other.name, truth > 0, *values, target=name, **shared)
+        case "number":
+            return compare_numbers(first.name, other.name, *values, target=name, **shared)
+    return replace(compare_paired(first.name, other.name, *values, **shared), target=name)
+
+
 def _test_labels(member: Member) -> dict[str, str]:
-    """The label of each test picture."""
+    """The label of each test picture; of other targets what is true of it, as text."""
     lines = member.evaluation["predictions"] if member.evaluation else []
-    return {line["sample"]: line["label"] for line in lines}
+    return {line["sample"]: _truth(line["targets"]) if "targets" in line else line["label"] for line in lines}
+
+
+def _truth(answers: dict[str, dict[str, Any]]) -> str:
+    known = ("label", "labels", "value")
+    return json.dumps({name: [answer[one] for one in known if one in answer] for name, answer in answers.items()})
 
 
 def _names(groups: list[list[Path]]) -> list[str]:
@@ -343,7 +436,8 @@ def _notes(comparison: Comparison) -> Iterator[str]:
         yield f"Train losses are not of the same thing, since {', '.join(others)} {differ}."
     tests = [(member.record.data.sha256, _test_labels(member)) for member in members if member.evaluation]
     if any(test != tests[0] for test in tests):
-        yield "Test accuracies are not of the same pictures with the same labels, so no verdict is given."
+        figures = "figures" if members[0].targets else "accuracies"
+        yield f"Test {figures} are not of the same pictures with the same labels, so no verdict is given."
     if any(_machine(member) != _machine(members[0]) for member in members):
         yield "Seconds are not of the same kind of machine, device or number of threads."
 
@@ -352,15 +446,41 @@ def _machine(member: Member) -> tuple[object, object]:
     return member.record.machine, member.record.choices
 
 
-def _group_values(group: Group) -> dict[str, Any]:
+def is_share(measure: str) -> bool:
+    """Whether a measure is told in percent."""
+    return measure.rpartition("_")[2] in ("accuracy", "map")
+
+
+def in_words(measure: str) -> str:
+    """The name of a measure as people write it.
+
+    >>> in_words("test_value_mae")
+    'test value MAE'
+    """
+    *before, figure = measure.split("_")
+    return " ".join([*before, {"map": "mAP", "mae": "MAE"}.get(figure, figure)])
+
+
+def words(value: float, measure: str) -> str:
+    """The value of a measure as text."""
+    if is_share(measure):
+        return f"{value:.1%}"
+    if measure == "steps":
+        return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+    if measure.rpartition("_")[2] == "mae":
+        return number_words(value)
+    return f"{value:.1f}" if measure == "seconds" else f"{value:.3f}"
+
+
+def _group_values(group: Group, measures: Sequence[str]) -> dict[str, Any]:
     row: dict[str, Any] = {
         "name": group.name,
         "n": len(group.members),
         "runs": [str(member.run.folder) for member in group.members],
         "seeds": [member.recipe.train.seed for member in group.members],
     }
-    for measure in MEASURES:
+    for measure in measures:
         values = group.values(measure)
         mean, sd = mean_sd(values) if values else (None, None)
         row[measure] = {"mean": mean, "sd": sd, "values": values}
-    return row | {"test_accuracy_interval": group.interval}
+    return row | {f"{measure}_interval": group.interval(measure) for measure in measures if measure.startswith("test_")}

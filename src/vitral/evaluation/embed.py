@@ -1,23 +1,24 @@
 """Embed pictures: write the features that a model has of each as vectors.
 
     embeddings.npz   samples, labels, class_names, splits, vectors: all in one, for other programs
+    pictures.csv     sample, split, and a column for what is known of each picture (one a target), in the same order
     vectors.npy      the vectors by themselves, (pictures, F) of float32, which can be memory-mapped
     embedding.json   the identity of weights and pictures, and how many rows are done
     map.png          the vectors on a plane, with the pictures on it
+    patches.npz      where it is asked for: samples, grid (down, across), tokens (pictures, patches, D) of float16
 
 Vectors are written batch by batch, and none is kept in memory. After an interruption it goes on from the last shard.
 """
 
-import hashlib
 import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,26 +30,30 @@ from vitral.data.config import Data
 from vitral.data.decode import Picture
 from vitral.data.pack import Pack, packing
 from vitral.data.preprocess import Preprocess
-from vitral.data.sources import open_source
+from vitral.data.sources import Index, open_source
 from vitral.data.sources.named import data_directory
 from vitral.data.threads import cores, one_core_each
 from vitral.errors import RunError
-from vitral.files import write_whole
+from vitral.files import as_csv, write_whole
 from vitral.inference import Source, load_calibrated
 from vitral.look.embedding_map import draw_map
 from vitral.plugin import Code
+from vitral.processes import Processes
 from vitral.progress import Progress, Tell, drain, silent
+from vitral.rounds import Rounds, Rows
 from vitral.settings import FORMAT
-from vitral.weights.own import Weights
+from vitral.targets import columns, require_one_class
+from vitral.weights.own import Weights, identity
 
 BATCH = 32  # pictures per core
-SHARD = 16 * BATCH  # pictures, after which embedding.json is written
+SHARD = BATCH * max(16, 4 * cores())  # pictures, after which embedding.json is written, and all wait for the last one
 MOST_ON_MAP = 5_000  # pictures: t-SNE takes a minute for these
 FEW = 5  # pictures, below which there is no map
 BLOCK = 65_536  # vectors that are compared at once
 
 LOOKING = "looking at pictures"
-ALL, VECTORS, STATE, MAP = "embeddings.npz", "vectors.npy", "embedding.json", "map.png"
+ALL, TABLE, VECTORS, STATE, MAP = "embeddings.npz", "pictures.csv", "vectors.npy", "embedding.json", "map.png"
+PATCHES = "patches.npz"
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -79,8 +84,8 @@ class Embeddings:
         return [self.pack.index.samples[number] for number in self.numbers]
 
     @property
-    def labels(self) -> Ints:
-        """(n,) indices into class_names."""
+    def labels(self) -> NDArray[Any]:
+        """(n,) indices into class_names; of other targets than one class (n, outputs), what each output should be."""
         return self.pack.index.labels[self.numbers]
 
     @property
@@ -106,34 +111,51 @@ class Embeddings:
         neighbours = []
         for row in np.argsort(-cosines, kind="stable")[:count]:
             number = self.numbers[row]
-            name = index.class_names[index.labels[number]]
+            name = index.label_of(int(number))
             neighbours.append(Neighbour(int(row), index.samples[number], name, float(cosines[row])))
         return neighbours
 
 
 def embed(
-    weights: Source, source: str | Path | Data, out: str | Path, *, tell: Tell = silent, code: Code = ()
+    weights: Source,
+    source: str | Path | Data,
+    out: str | Path,
+    *,
+    tell: Tell = silent,
+    patches: bool = False,
+    code: Code = (),
+    processes: Processes | None = None,
 ) -> Embeddings:
     """Write what a model sees in each picture of a source as vectors into the folder `out`, and draw a map of them.
 
     `weights` is a run, what `load_pretrained` takes, or Weights; `source` what `vitral check` takes, or pictures that
     nobody has sorted into classes. The vector of a picture is what the model's head sees. The same call goes on where
-    one was interrupted, and where all is done only reads it. `tell` hears how far it is.
+    one was interrupted, and where all is done only reads it. `tell` hears how far it is. Of several `processes` each
+    looks at a share of the pictures, and the first one writes; only who sees its folder has the vectors then. With
+    `patches` the tokens of all patches are written too, after the last block and its norm: by the first process, whole
+    or not at all.
 
     >>> embeddings = embed("runs/flowers", "other-flowers", "embeddings/flowers")  # doctest: +SKIP
     >>> embeddings.nearest("rose.jpg", 3)[0].label  # doctest: +SKIP
     'rose'
     """
-    folder = Path(out)
-    pretrained, packed = load_and_pack(weights, source, tell, code, unsorted=True)
+    folder, processes = Path(out), processes or Processes()
+    pretrained, packed = load_and_pack(weights, source, tell, code=code, unsorted=True)
+    processes.agree({"weights": identity(pretrained), "pictures": packed.sha256})
     numbers = readable(packed)
-    with _alone(folder):
-        vectors = _write_vectors(pretrained, packed, numbers, folder, tell)
+    with _alone(folder) if processes.first else nullcontext():
+        vectors = _write_vectors(pretrained, packed, numbers, folder, Rounds(processes, tell))
         embeddings = Embeddings(pretrained, packed, numbers, vectors, folder)
+        if not processes.first:
+            return embeddings
         if not (folder / ALL).exists():
             _write_all(embeddings, folder / ALL)
+        if not (folder / TABLE).exists():
+            _write_table(embeddings, folder / TABLE)
         if not (folder / MAP).exists() and len(numbers) >= FEW:
             _draw(embeddings, tell)
+        if patches and not (folder / PATCHES).exists():
+            _write_patches(embeddings, folder / PATCHES, tell)
     return embeddings
 
 
@@ -141,12 +163,21 @@ def embed(
 
 
 def load_and_pack(
-    weights: Source, source: str | Path | Data, tell: Tell, code: Code = (), unsorted: bool = False
+    weights: Source,
+    source: str | Path | Data | Index,
+    tell: Tell,
+    of_one_class: str = "",
+    code: Code = (),
+    unsorted: bool = False,
 ) -> tuple[Weights, Pack]:
-    """A model, and pictures prepared as it wants them."""
-    data = source if isinstance(source, Data) else Data(source=str(source))
+    """A model, and pictures prepared as it wants them. `of_one_class` names what needs one class a picture, and is
+    refused for others."""
+    data = source if isinstance(source, Data) else Data() if isinstance(source, Index) else Data(source=str(source))
     pretrained, _ = load_calibrated(weights, code)
-    work = packing(open_source(data, unsorted), pretrained.preprocess, data_directory(data.directory))
+    index = source if isinstance(source, Index) else open_source(data, unsorted, tell)
+    if of_one_class:
+        require_one_class(index.targets, index.source, of_one_class)
+    work = packing(index, pretrained.preprocess, data_directory(data.directory))
     return pretrained, drain(work, tell)
 
 
@@ -185,15 +216,6 @@ def feature_extractor(weights: Weights) -> Callable[[Tensor], Tensor]:
     return extract
 
 
-def identity(weights: Weights) -> str:
-    """A sha256 of config, preprocessing and weights: the same for the same numbers, whatever file they come from."""
-    digest = hashlib.sha256(json.dumps([weights.model.config.write(), weights.preprocess.write()]).encode())
-    for name, tensor in weights.model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.contiguous().numpy().data)
-    return digest.hexdigest()
-
-
 # In files
 
 
@@ -208,33 +230,50 @@ class State:
     done: int = 0  # rows
 
 
-def _write_vectors(pretrained: Weights, packed: Pack, numbers: Ints, folder: Path, tell: Tell) -> Floats:
+def _write_vectors(pretrained: Weights, packed: Pack, numbers: Ints, folder: Path, rounds: Rounds) -> Floats:
     """Write the vectors of all pictures, but those that are there already; returns all, memory-mapped."""
     config = pretrained.model.config
     extract = feature_extractor(pretrained)
     one = extract(torch.zeros(1, config.channels, *pretrained.preprocess.image_size))  # (1, F)
     shape = (len(numbers), one.shape[1])
     state = State(FORMAT, identity(pretrained), packed.sha256, shape)
-    path, done = folder / VECTORS, _rows_done(folder, state)
-    if not done:
-        for name in (STATE, ALL, MAP, "nearest.png"):  # so that nothing old is taken for new
-            (folder / name).unlink(missing_ok=True)
-        np.lib.format.open_memmap(path, "w+", np.float32, shape).flush()
+    path, done = folder / VECTORS, rounds.processes.decide(lambda: _begin_vectors(folder, state))
+
+    def look(rows: range) -> Rows:
+        parts, place = [], rows.start
+        for batch in map_pictures(extract, packed, numbers[rows.start : rows.stop], pretrained.preprocess):
+            parts.append(batch)
+            rounds.tell(Progress(place := place + len(batch), len(numbers), LOOKING))
+        return {"vectors": np.concatenate(parts)}
+
+    each = rounds.processes.tell(SHARD)  # their machines may have more cores or fewer
+    shards = rounds.of(len(numbers), each, look, LOOKING, done)
+    if not rounds.processes.first:
+        for _ in shards:
+            pass
+        return np.load(path, mmap_mode="r") if path.exists() else np.empty((0, shape[1]), np.float32)
     vectors: Floats = np.load(path, mmap_mode="r")
     assert isinstance(vectors, np.memmap)
-    tell(Progress(done, len(numbers), LOOKING))
     # Not through the memory map: on a full disk that would end the process without a word.
     with path.open("r+b") as file:
         file.seek(vectors.offset + done * vectors.strides[0])
-        for batch in map_pictures(extract, packed, numbers[done:], pretrained.preprocess):
-            file.write(np.ascontiguousarray(batch, np.float32).data)
-            done += len(batch)
-            if done % SHARD == 0 or done == len(numbers):
-                file.flush()
-                os.fsync(file.fileno())
-                write_whole(folder / STATE, json.dumps({**asdict(state), "done": done}) + "\n")
-            tell(Progress(done, len(numbers), LOOKING))
+        for shard in shards:
+            file.write(np.ascontiguousarray(shard["vectors"], np.float32).data)
+            done += len(shard["vectors"])
+            file.flush()
+            os.fsync(file.fileno())
+            write_whole(folder / STATE, json.dumps({**asdict(state), "done": done}) + "\n")
     return vectors
+
+
+def _begin_vectors(folder: Path, state: State) -> int:
+    """How many rows are done; where none is, the file for all."""
+    done = _rows_done(folder, state)
+    if not done:
+        for name in (STATE, ALL, TABLE, MAP, PATCHES, "nearest.png"):  # so that nothing old is taken for new
+            (folder / name).unlink(missing_ok=True)
+        np.lib.format.open_memmap(folder / VECTORS, "w+", np.float32, state.shape).flush()
+    return done
 
 
 def _rows_done(folder: Path, state: State) -> int:
@@ -266,6 +305,39 @@ def _write_all(embeddings: Embeddings, path: Path) -> None:
     temporary.replace(path)
 
 
+def _write_patches(embeddings: Embeddings, path: Path, tell: Tell) -> None:
+    """Write the tokens of all patches. They pass through a file: of ViT-B/16 those of 1,000 pictures are 300 MB."""
+    model, preprocess, numbers = embeddings.weights.model, embeddings.weights.preprocess, embeddings.numbers
+
+    @torch.inference_mode()
+    def extract(images: Tensor) -> Tensor:  # (B, C, H, W) → (B, N, D)
+        return model.patch_tokens(model.features(images)).half()
+
+    nothing = torch.zeros(1, model.config.channels, *preprocess.image_size)
+    shape, done = (len(numbers), *extract(nothing).shape[1:]), 0
+    grid, parts = np.array(model.grid_of(nothing)), [path.with_name(f".patches.{kind}.part") for kind in ("npy", "npz")]
+    tokens = np.lib.format.open_memmap(parts[0], "w+", np.float16, shape)
+    for batch in map_pictures(extract, embeddings.pack, numbers, preprocess):
+        tokens[done : done + len(batch)] = batch
+        tell(Progress(done := done + len(batch), len(numbers), "looking at patches"))
+    with parts[1].open("wb") as file:
+        np.savez(file, samples=np.array(embeddings.samples), grid=grid, tokens=tokens)
+        file.flush()
+        os.fsync(file.fileno())
+    parts[1].replace(path)
+    parts[0].unlink()
+
+
+def _write_table(embeddings: Embeddings, path: Path) -> None:
+    """Write pictures.csv: the same rows for a spreadsheet."""
+    index = embeddings.pack.index
+    rows = (
+        (index.samples[number], str(index.splits[number]), *index.words_of(int(number)))
+        for number in embeddings.numbers
+    )
+    write_whole(path, as_csv(("sample", "split", *(target.name for target in index.targets)), rows))
+
+
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, so that one process at a time writes embeddings there."""
@@ -293,8 +365,10 @@ def _draw(embeddings: Embeddings, tell: Tell) -> None:
     rows = np.sort(np.random.default_rng(0).permutation(count)[:MOST_ON_MAP])
     tell(Progress(0, 1, "making a map"))
     places = on_a_plane(_directions(embeddings.vectors[rows]))
-    labels, names = embeddings.labels[rows], embeddings.class_names
-    draw_map(embeddings.folder / MAP, places, labels, names, lambda part: embeddings.images(rows[part]), count)
+    targets, labels = embeddings.pack.index.targets, embeddings.labels[rows]
+    # Of several targets the first: a frame has one colour.
+    outputs = labels[:, None] == np.arange(targets[0].outputs) if labels.ndim == 1 else labels[:, columns(targets)[0]]
+    draw_map(embeddings.folder / MAP, places, targets[0], outputs, lambda part: embeddings.images(rows[part]), count)
     tell(Progress(1, 1, "making a map"))
 
 

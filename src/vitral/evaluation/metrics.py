@@ -1,7 +1,7 @@
 """Figures from labels and probabilities, each with the interval in which it would lie for other pictures like these.
 
 METRICS is the table of them, a row each: evaluation.json, the report, the command line and the model card walk over it,
-so a new metric is a function and a row.
+so a new metric is a function and a row. Those of several labels and of numbers are in target_metrics.py.
 
 Shares (accuracy, recall, …) have Wilson's interval. What is no plain share (loss, balanced accuracy, macro-F1,
 calibration error) has that of a bootstrap: as many pictures are drawn 1,000 times, with repeats, and the interval is
@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitral.errors import DataError
+from vitral.predictions import number_words
 
 DRAWS = 1_000
 CHANCES = 100  # times that right and wrong are drawn by the probabilities themselves
@@ -95,7 +96,7 @@ class Outcomes:
         self.pictures, self.classes = probabilities.shape
         self.predicted, self.confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
         self.correct: Bools = self.predicted == labels
-        self.bins = np.minimum((self.confidence * BINS).astype(np.int64), BINS - 1)
+        self.bins = bin_numbers(self.confidence)
 
     @cached_property
     def losses(self) -> Floats:
@@ -110,8 +111,9 @@ class Outcomes:
         return (top == self.labels[:, None]).any(axis=1)
 
 
-# The value of a metric where each picture counts so many times, (n,): once, or as often as the bootstrap draws it.
-Value = Callable[[Outcomes, Floats], float]
+# The value of a metric where each picture counts so many times, (n,): once, or as often as the bootstrap draws it. Of
+# Outcomes, or of those that the other kinds of targets have.
+Value = Callable[[Any, Floats], float]
 
 
 def accuracy(outcomes: Outcomes, times: Floats) -> float:
@@ -162,8 +164,10 @@ class Metric:
     meaning: str  # in the report; {by_chance} is what it would be by chance
     value: Value
     long_title: str = ""  # where no meaning stands beside it, as on the model card; "": the title
-    most: float = 1.0  # what it can be at most; the least is 0
+    most: float = 1.0  # what it can be at most
+    least: float = 0.0
     is_share: bool = True  # shown in percent
+    in_unit: bool = False  # shown as a number in the unit of the data
     of_pictures: bool = False  # a share of the pictures, which has Wilson's interval
     more_classes_than: int = 0  # it says something
     uses_temperature: bool = False  # and is also reported as it would be without
@@ -172,6 +176,8 @@ class Metric:
 
     def text(self, value: float) -> str:
         """A value of the metric as text."""
+        if self.in_unit:
+            return number_words(value)
         return f"{value:.1%}" if self.is_share else f"{value:.3f}"
 
 
@@ -232,18 +238,14 @@ def measure(
     outcomes = Outcomes(labels, probabilities)
     rows = [metric for metric in METRICS if classes > metric.more_classes_than]
     by_chance = {metric.name: metric.by_chance(outcomes) for metric in rows if metric.by_chance}
-    figures = _bootstrap(outcomes, rows, by_chance, groups)
-    for metric in rows:
-        if metric.of_pictures:
-            wilson = share(round(figures[metric.name].value * n), n)
-            figures[metric.name] = wilson if groups is None else _wider(figures[metric.name], wilson)
+    figures = bootstrap(outcomes, rows, by_chance, groups)
     confusion = np.bincount(labels * classes + outcomes.predicted, minlength=classes**2).reshape(classes, classes)
     return Metrics(
         pictures=n,
         figures=figures,
         by_chance=by_chance,
         classes=tuple(_class(name, label, confusion) for label, name in enumerate(class_names)),
-        reliability=tuple(_bin(outcomes, number) for number in np.unique(outcomes.bins)),
+        reliability=bins_of(outcomes.confidence, outcomes.correct),
         confusion=confusion,
     )
 
@@ -279,14 +281,35 @@ def _class(name: str, label: int, confusion: Ints) -> ClassFigures:
     )
 
 
-def _bin(outcomes: Outcomes, number: int) -> Bin:
-    inside = outcomes.bins == number
-    pictures, correct = int(inside.sum()), int(outcomes.correct[inside].sum())
-    return Bin(pictures, float(outcomes.confidence[inside].mean()), share(correct, pictures))
+def bin_numbers(confidence: Floats) -> Ints:
+    """The bin of each confidence."""
+    return np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
 
 
-def _bootstrap(
-    outcomes: Outcomes, metrics: Sequence[Metric], by_chance: dict[str, float], groups: Sequence[str] | None
+def bins_of(confidence: Floats, correct: Bools) -> tuple[Bin, ...]:
+    """The bins that are not empty, of outputs with their confidence and whether they are right; (n,) each."""
+    numbers = bin_numbers(confidence)
+    inside = [numbers == number for number in np.unique(numbers)]
+    return tuple(
+        Bin(int(one.sum()), float(confidence[one].mean()), share(int(correct[one].sum()), int(one.sum())))
+        for one in inside
+    )
+
+
+def bootstrap(
+    outcomes: Any, metrics: Sequence[Metric], by_chance: dict[str, float], groups: Sequence[str] | None
+) -> dict[str, Figure]:
+    """The metrics of outcomes by name, each with its interval. `groups` (n,) says which pictures belong together."""
+    figures = _draw(outcomes, metrics, by_chance, groups)
+    for metric in metrics:
+        if metric.of_pictures:
+            wilson = share(round(figures[metric.name].value * outcomes.pictures), outcomes.pictures)
+            figures[metric.name] = wilson if groups is None else _wider(figures[metric.name], wilson)
+    return figures
+
+
+def _draw(
+    outcomes: Any, metrics: Sequence[Metric], by_chance: dict[str, float], groups: Sequence[str] | None
 ) -> dict[str, Figure]:
     """The metrics by name; without intervals where there are too few pictures or groups to draw from."""
     n, names = outcomes.pictures, [metric.name for metric in metrics]
@@ -305,8 +328,8 @@ def _bootstrap(
     varies = table.std(axis=0) > 0  # where not one mistake was seen, draws say nothing of those to come
     table -= table.mean(axis=0) - all_once
     down = [by_chance.get(name, 0.0) for name in names]
-    most = [metric.most for metric in metrics]
-    low, high = np.clip(np.quantile(table, [0.025, 0.975], axis=0) - [down, np.zeros(len(down))], 0.0, most)
+    least, most = ([getattr(metric, end) for metric in metrics] for end in ("least", "most"))
+    low, high = np.clip(np.quantile(table, [0.025, 0.975], axis=0) - [down, np.zeros(len(down))], least, most)
     low, high = np.minimum(low, all_once), np.maximum(high, all_once)
     each = zip(names, all_once, low, high, varies, strict=True)
     return {name: Figure(float(v), float(a), float(b)) if known else Figure(float(v)) for name, v, a, b, known in each}

@@ -4,16 +4,17 @@ kNN takes the votes of the nearest training pictures (cosine), and has nothing t
 probe is a logistic regression on standardised features. How many neighbours, how strong the regularisation and
 which features are chosen by cross-validation on the training pictures; the test pictures choose nothing.
 
+Of several labels, a number or several tasks a regression learns each, chosen in the same way: target_probe.py.
+
 Tried and left out, since it made no difference on food, ants-bees and imagenette-mini with ViT-Ti/16 (at most one test
 picture of 75, 153 and 200, either way) and takes twice the time: mirror images as further training rows; class tokens
 of the last four blocks.
 """
 
-import json
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,156 +27,83 @@ from vitral.data.config import Data
 from vitral.data.folds import OutOfFold, parts
 from vitral.data.pack import Pack
 from vitral.data.sources import Index
-from vitral.errors import DataError, RunError
-from vitral.evaluation.embed import LOOKING, identity, load_and_pack, map_pictures
+from vitral.errors import DataError
+from vitral.evaluation.embed import LOOKING, load_and_pack, map_pictures
 from vitral.evaluation.evaluate import training_overlap
-from vitral.evaluation.metrics import Figure, share
-from vitral.evaluation.paired import PairedComparison, compare_paired
-from vitral.files import write_whole
+from vitral.evaluation.metrics import share
+from vitral.evaluation.patch_probe import Predict, probe_patches
+from vitral.evaluation.probe_results import Method, ProbeResult, TargetsProbeResult
+from vitral.evaluation.target_probe import STRENGTHS, TargetTask, probe_target
 from vitral.inference import Source, name_of_source, run_of
 from vitral.plugin import Code
 from vitral.progress import Progress, Tell, silent
-from vitral.settings import FORMAT
-from vitral.version import __version__
-from vitral.weights.own import Weights
+from vitral.targets import columns
+from vitral.weights.own import Weights, identity
 
 FOLDS = 5
 NEIGHBOURS = (1, 3, 5, 10, 20, 50)
-STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0)  # scikit-learn's C: small is strong
 MOST_TO_CHOOSE = 5_000  # training pictures that choose the setting; all are learnt from
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Method:
-    """The result of one of the two methods."""
+def probe(
+    weights: Source,
+    source: str | Path | Data | Index,
+    *,
+    patches: bool = False,
+    tell: Tell = silent,
+    code: Code = (),
+) -> ProbeResult | TargetsProbeResult:
+    """Measure the accuracy of kNN and of a linear probe on the features of a frozen backbone; of several labels, a
+    number or several tasks the figures of a regression for each.
 
-    features: str
-    setting: str  # what was chosen: "k = 10", "C = 0.1"
-    validation_accuracy: float  # in cross-validation
-    right: int  # of the test pictures
-    accuracy: Figure
-    wrong: tuple[str, ...]  # the test pictures that it has wrong
-
-    @classmethod
-    def read(cls, values: dict[str, Any]) -> "Method":
-        return cls(**{**values, "accuracy": Figure(**values["accuracy"]), "wrong": tuple(values["wrong"])})
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """The results of both methods for a backbone on a source of pictures."""
-
-    weights: str  # a name
-    weights_sha256: str
-    source: str
-    pictures_sha256: str  # names, labels, splits and contents
-    classes: int
-    learnt: int  # pictures of train and validation
-    tested: int
-    knn: Method
-    linear: Method
-    seconds: float
-    notes: tuple[str, ...] = ()
-    guessing: float = 0.0  # accuracy of always answering the most frequent class
-    format: int = FORMAT
-    version: str = __version__
-
-    def write(self) -> dict[str, Any]:
-        """The result as values for JSON."""
-        return asdict(self)
-
-    def save(self, folder: Path) -> Path:
-        """Write the result into `folder` under the name of the weights, or under `_unique_name` where other
-        weights have that name; returns the path."""
-        path = folder / f"{self.weights}.json"
-        if (existing := _load_or_none(path)) and existing.weights_sha256 != self.weights_sha256:
-            path = folder / f"{self._unique_name}.json"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(self.write(), indent=1) + "\n")
-        except OSError as error:
-            raise RunError(f"{folder} cannot be written ({error.strerror}). Choose another place with --out.") from None
-        return path
-
-    @classmethod
-    def load(cls, path: Path) -> "ProbeResult":
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            methods = {name: Method.read(values[name]) for name in ("knn", "linear")}
-            return cls(**{**values, **methods, "notes": tuple(values["notes"])})
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path} is not a probe that can be read ({error}).") from None
-
-    def others(self, folder: Path) -> list["ProbeResult"]:
-        """The probes of other weights on the same pictures that are in `folder`, the best first."""
-        results = [one for path in sorted(folder.glob("*.json")) if (one := _load_or_none(path))]
-        beside = [
-            replace(one, weights=one._unique_name) if one.weights == self.weights else one
-            for one in results
-            if one.pictures_sha256 == self.pictures_sha256 and one.weights_sha256 != self.weights_sha256
-        ]
-        return sorted(beside, key=lambda one: -one.linear.right)
-
-    @property
-    def _unique_name(self) -> str:
-        """The name of the weights with a part of their sha256: two runs in different folders may have one name."""
-        return f"{self.weights}-{self.weights_sha256[:8]}"
-
-    def against(self, other: "ProbeResult") -> PairedComparison:
-        """Compare this linear probe with another one, picture by picture."""
-        wrong = sorted({*self.linear.wrong, *other.linear.wrong})
-        ours, theirs = (np.ones((1, self.tested)) for _ in range(2))
-        for place, sample in enumerate(wrong):
-            ours[0, place], theirs[0, place] = sample not in self.linear.wrong, sample not in other.linear.wrong
-        return compare_paired(other.weights, self.weights, theirs, ours, over_seeds=False)
-
-
-def _load_or_none(path: Path) -> ProbeResult | None:
-    """The result in a file; None: it is some other file."""
-    try:
-        return ProbeResult.load(path)
-    except RunError:
-        return None
-
-
-def probe(weights: Source, source: str | Path | Data, *, tell: Tell = silent, code: Code = ()) -> ProbeResult:
-    """Measure the accuracy of kNN and of a linear probe on the features of a frozen backbone.
-
-    `weights` is a run, what `load_pretrained` takes, or Weights; `source` what `vitral check` takes. Train and
-    validation pictures are learnt from, test pictures are measured on. `tell` hears how far it is.
+    `weights` is a run, what `load_pretrained` takes, or Weights; `source` what `vitral check` takes, or an Index. Train
+    and validation pictures are learnt from, test pictures are measured on. `tell` hears how far it is.
 
     >>> result = probe("weights/vit_tiny_patch16_224", "food")  # doctest: +SKIP
     >>> f"{result.linear.right} of {result.tested}"  # doctest: +SKIP
     '72 of 75'
     """
     started_at = time.perf_counter()
-    pretrained, packed = load_and_pack(weights, source, tell, code)
+    pretrained, packed = load_and_pack(weights, source, tell, "vitral probe --patches" if patches else "", code)
     index = packed.index
     learn, test = np.sort(np.concatenate([packed.of("train"), packed.of("validation")])), packed.of("test")
     if not len(test):
         raise DataError(f"{index.source} has no test pictures, so nothing could be measured.")
     packed.check_classes(learn)
     features = _features(pretrained, packed, np.concatenate([learn, test]), tell)
-    task = Task(features, len(learn), index.labels[learn], index.labels[test], _folds(index, learn), tell)
-    names = np.array(index.samples)[test]
+    folds = _folds(index, learn)
     run = run_of(weights)
     again = training_overlap(run, packed, test) if run else []
+    common: dict[str, Any] = {
+        "weights": name_of_source(weights),
+        "weights_sha256": identity(pretrained),
+        "source": index.source,
+        "pictures_sha256": packed.sha256,
+        "learnt": len(learn),
+        "tested": len(test),
+        "notes": (*pretrained.notes, *index.notes, *packed.notes, *again),
+    }
+    if index.other_targets:
+        groups = None if index.groups is None else [index.groups[number] for number in test]
+        parted = [(one, index.labels[:, mine]) for one, mine in zip(index.targets, columns(index.targets), strict=True)]
+        targets = tuple(
+            probe_target(one, TargetTask(features, labels[learn], labels[test], folds, groups, tell))
+            for one, labels in parted
+        )
+        return TargetsProbeResult(**common, targets=targets, seconds=time.perf_counter() - started_at)
+    task = Task(features, len(learn), index.labels[learn], index.labels[test], folds, tell)
+    names = np.array(index.samples)[test]
     return ProbeResult(
-        weights=name_of_source(weights),
-        weights_sha256=identity(pretrained),
-        source=index.source,
-        pictures_sha256=packed.sha256,
+        **common,
         classes=len(index.class_names),
-        learnt=len(learn),
-        tested=len(test),
         knn=_method(task, "k", NEIGHBOURS, _neighbours, names),
         linear=_method(task, "C", STRENGTHS, _regression, names),
-        seconds=time.perf_counter() - started_at,
-        notes=(*pretrained.notes, *index.notes, *packed.notes, *again),
+        patches=probe_patches(pretrained, packed, learn, test, folds, fit_regression, tell) if patches else None,
         guessing=float(np.bincount(index.labels[test]).max() / len(test)),
+        seconds=time.perf_counter() - started_at,
     )
 
 
@@ -184,7 +112,7 @@ def out_of_fold(
 ) -> OutOfFold:
     """The answers of linear probes to pictures that they have not learnt from, for all pictures of a source; where
     `sha256` is not empty, they must have that hash."""
-    pretrained, packed = load_and_pack(weights, source, tell, code)
+    pretrained, packed = load_and_pack(weights, source, tell, "Looking for doubtful labels", code)
     packed.check(sha256)
     part_of = parts(packed, FOLDS)
     numbers = np.flatnonzero(part_of >= 0)
@@ -291,7 +219,8 @@ def _folds(index: Index, learn: Ints) -> Ints:
     if groups is not None and len(np.unique(groups)) > 1:
         folds[rows] = np.unique(groups, return_inverse=True)[1] % FOLDS
     else:
-        by_class = rows[np.argsort(index.labels[learn[rows]], kind="stable")]
+        labels = index.labels[learn[rows]]
+        by_class = rows[np.argsort(labels, kind="stable") if labels.ndim == 1 else np.lexsort(labels.T[::-1])]
         folds[by_class] = np.arange(len(rows)) % FOLDS
     return folds
 
@@ -305,13 +234,18 @@ def _neighbours(vectors: Floats, labels: Ints, test: Floats, count: float) -> tu
 
 
 def _regression(vectors: Floats, labels: Ints, test: Floats, strength: float) -> tuple[Ints, NDArray[np.float64]]:
+    return fit_regression(vectors, labels, strength)(test)
+
+
+def fit_regression(vectors: Floats, labels: Ints, strength: float) -> Predict:
+    """A logistic regression on standardised vectors."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     if len(np.unique(labels)) == 1:  # what a fold of very few pictures may leave
-        return labels[:1], np.ones((len(test), 1))
+        return lambda test: (labels[:1], np.ones((len(test), 1)))
     method = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=300))
     with warnings.catch_warnings(action="ignore"):  # not converged: good enough to choose, and to answer
         method.fit(vectors, labels)
-    return method.classes_, method.predict_proba(test)
+    return lambda test: (method.classes_, method.predict_proba(test))

@@ -1,7 +1,7 @@
 """Contact sheets of the pictures that `vitral check` has findings on."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from vitral.data.sources import SPLITS, Index
 from vitral.errors import DataError
 from vitral.look.figures import BLUE, GREY, figure
 from vitral.look.sheets import COLUMNS, TILE, Section, Tile, as_picture, write_sheet
+from vitral.targets import columns
 
 MOST_CLASSES = 100  # sheets of classes
+NUMBER_SHELVES = 8  # parts that the pictures of a number are in, from small to large
 
 
 def draw(report: Report, folder: Path) -> None:
@@ -28,45 +30,86 @@ def draw(report: Report, folder: Path) -> None:
     if any(finding.samples for finding in report.findings):
         findings(report, folder / "findings.png")
     (folder / "classes").mkdir(exist_ok=True)
-    for label, name in enumerate(report.index.class_names[:MOST_CLASSES]):
-        word = re.sub(r"[^\w-]+", "_", name)[:40]
-        class_sheet(report, label, folder / "classes" / f"{label:03}-{word}.png")
+    for place, shelf in enumerate(shelves(report.index)[:MOST_CLASSES]):
+        word = re.sub(r"[^\w-]+", "_", shelf.name)[:40]
+        class_sheet(report, shelf, folder / "classes" / f"{place:03}-{word}.png")
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Pictures that have something in common: a class, a label, a number of about that size."""
+
+    name: str
+    what: str  # "A class"
+    numbers: NDArray[np.int64]  # of the samples
+
+
+def shelves(index: Index) -> list[Shelf]:
+    """The pictures by what is to be learnt: a shelf for each class or label, and some from small to large numbers."""
+    found = []
+    for target, part in zip(index.targets, columns(index.targets), strict=True):
+        of_target = f"{target.name} " if len(index.targets) > 1 or target.kind == "number" else ""
+        if target.kind == "number":
+            numbers = index.labels[:, part][:, 0]
+            order = np.argsort(numbers, kind="stable")
+            steps = np.flatnonzero(np.diff(numbers[order])) + 1  # where another number begins
+            parts = NUMBER_SHELVES if len(steps) >= NUMBER_SHELVES else steps
+            for some in np.array_split(order, parts):
+                if len(some):
+                    span = " to ".join(dict.fromkeys(f"{numbers[place]:g}" for place in (some[0], some[-1])))
+                    found.append(Shelf(f"{of_target}{span}", "Numbers", some))
+            continue
+        for output, name in enumerate(target.names, start=part.start):
+            members = index.labels[:, output] > 0 if index.other_targets else index.labels == output
+            what = "A class" if target.kind == "class" else "A label"
+            found.append(Shelf(f"{of_target}{name}", what, np.flatnonzero(members)))
+    return found
 
 
 def overview(report: Report, path: Path) -> None:
     """Write the sheet that has a row of pictures per class."""
-    index, counts = report.index, report.counts
+    index, all_shelves = report.index, shelves(report.index)
     sections = []
-    for label, name in enumerate(index.class_names[:30]):
-        numbers = _spread(np.flatnonzero(index.labels == label), COLUMNS)
-        counts_text = ", ".join(
-            f"{count:,} {split}" for split, count in zip(SPLITS, counts[label], strict=True) if count
-        )
+    for shelf in all_shelves[:30]:
+        splits = index.splits[shelf.numbers]
+        counts = {split: int((splits == split).sum()) for split in SPLITS}
+        counts_text = ", ".join(f"{count:,} {split}" for split, count in counts.items() if count)
+        numbers = _spread(shelf.numbers, COLUMNS)
         tiles = [[_tile(report, int(number), with_caption=False)] for number in numbers]
-        sections.append(Section(name, counts_text, tiles))
-    limit = "" if len(index.class_names) <= 30 else ", the first 30 of them here"
-    what = f"{len(index.samples):,} pictures of {len(index.class_names)} classes{limit}."
+        sections.append(Section(shelf.name, counts_text, tiles))
+    limit = "" if len(all_shelves) <= 30 else ", the first 30 of them here"
+    what = f"{len(index.samples):,} pictures{_of_what(index)}{limit}."
     write_sheet(path, f"{index.source}", what, sections)
 
 
-def class_sheet(report: Report, label: int, path: Path) -> None:
-    """Write the sheet of one class: pictures of each split, spread evenly over all of them."""
+def _of_what(index: Index) -> str:
+    if not index.other_targets:
+        return f" of {len(index.class_names)} classes"
+    words = {"class": "{n} classes", "labels": "any number of {n} labels each", "number": "from small to large"}
+    return ", " + "; ".join(
+        (f"{target.name}: " if len(index.targets) > 1 or target.kind == "number" else "")
+        + words[target.kind].format(n=target.outputs)
+        for target in index.targets
+    )
+
+
+def class_sheet(report: Report, shelf: Shelf, path: Path) -> None:
+    """Write the sheet of one shelf: pictures of each split, spread evenly over all of them."""
     index = report.index
     sections = []
     for split in SPLITS:
-        members = index.of(split)
-        members = members[index.labels[members] == label]
+        members = shelf.numbers[index.splits[shelf.numbers] == split]
         if len(members):
             numbers = _spread(members, 3 * COLUMNS)
             which = "all of them" if len(numbers) == len(members) else f"{len(numbers)} of {len(members):,}"
             tiles = [[replace(_tile(report, int(number)), below="")] for number in numbers]
             sections.append(Section(split, which, tiles))
-    write_sheet(path, index.class_names[label], f"A class of {index.source}.", sections)
+    write_sheet(path, shelf.name, f"{shelf.what} of {index.source}.", sections)
 
 
 def findings(report: Report, path: Path) -> None:
     """Write the sheet of findings in the order of the report, with some pictures of each."""
-    sections = []
+    index, sections = report.index, []
     for finding in report.findings:
         if finding.samples:
             groups = [[_tile(report, number) for number in group[:4]] for group in _some_samples(finding)]
@@ -75,8 +118,8 @@ def findings(report: Report, path: Path) -> None:
             sections.append(Section(("! " if finding.serious else "") + finding.what, text, groups))
     write_sheet(
         path,
-        f"What was found in {report.index.source}",
-        "Under each picture: the end of its path, its split and class.",
+        f"What was found in {index.source}",
+        f"Under each picture: the end of its path, its split and {'what it is' if index.other_targets else 'class'}.",
         sections,
     )
 
@@ -149,7 +192,7 @@ def _tile(report: Report, number: int, with_caption: bool = True) -> Tile:
         image.thumbnail((2 * TILE, 2 * TILE))  # now, else all that are on a sheet would be in memory at full size
     if not with_caption:
         return Tile(image)
-    return Tile(image, index.samples[number], f"{split}, {index.class_names[index.labels[number]]}")
+    return Tile(image, index.samples[number], f"{split}, {index.label_of(number)}")
 
 
 def _spread(numbers: NDArray[np.int64], most: int) -> NDArray[np.int64]:

@@ -11,17 +11,19 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitral.data.config import Resize, Scale
+from vitral.data.config import AsItIs
 from vitral.data.decode import Picture, decode
 from vitral.data.preprocess import Preprocess
 from vitral.errors import DataError, RecipeError
 from vitral.inference import Source
-from vitral.look.grading import Grade, grade, with_random_weights
-from vitral.look.inspected_model import InspectedModel
+from vitral.look.grading import Grade, grade, why_ungraded, with_random_weights
+from vitral.look.inspected_model import Answer, InspectedModel
 from vitral.look.maps import Some, blocks_of
-from vitral.look.readings import METHODS, answer_by_head
+from vitral.look.readings import FOR_A_CLASS, METHODS, answer_by_block
 from vitral.plugin import Code
+from vitral.predictions import LabelsPrediction, NumberPrediction, Prediction, TasksPrediction
 from vitral.settings import unknown
+from vitral.targets import Target, columns, is_one_class
 from vitral.weights.own import Weights
 
 # Chosen by measurement: docs/decisions/0012-which-map.md. class-attention needs classes.
@@ -47,13 +49,16 @@ class Explanation:
     name: str  # of the picture
     picture: NDArray[np.uint8]  # (C, H, W): what the model saw, as sharp as there is room for
     patch_size: int  # pixels of what the model saw
-    answers: tuple[tuple[str, float], ...]  # class and probability, the most probable first; none without classes
+    answers: tuple[tuple[str, float], ...]  # class or label and probability, the most probable first; else none
     unlike: bool  # whether it is unlike all pictures that were learnt from
     method: str
     maps: dict[str, Map]  # by every method that the model allows
     heads: dict[int, NDArray[np.float32]]  # block → (heads, down, across)
     grade: Grade | None
     ungraded: str = ""  # why there is no grade
+    prediction: Prediction | None = None  # of the target that is explained; None without classes
+    task: str = ""  # the name of that target, where there are several
+    explained: str = ""  # the class or label that the map is for, where it is not simply the answer
 
     @property
     def map(self) -> Map:
@@ -62,11 +67,21 @@ class Explanation:
 
     @property
     def says(self) -> str:
-        """The answer in words; "" without classes."""
-        if not self.answers:
+        """The answer in words, and what the map explains of it; "" without classes."""
+        if self.prediction is None:
             return ""
-        label, probability = self.answers[0]
-        return f"{'Unlike what it learnt from; perhaps' if self.unlike else 'It says'} “{label}”, {probability:.1%}"
+        opening = "Unlike what it learnt from; perhaps" if self.unlike else "It says"
+        if isinstance(self.prediction, NumberPrediction):
+            number, interval = self.prediction.words(1)
+            says = f"{opening} {number}" + (f" ({interval.strip()})" if interval else "")
+        elif isinstance(self.prediction, LabelsPrediction):
+            labels = ", ".join(f"“{label}”" for label in self.prediction.labels)
+            says = f"{opening} {labels or 'no label'}"
+        else:
+            says = f"{opening} “{self.prediction.label}”, {self.prediction.probability:.1%}"
+        if self.explained:
+            says += f"; explained is “{self.explained}”, {dict(self.prediction.probabilities)[self.explained]:.1%}"
+        return f"{self.task}: {says}" if self.task else says
 
     @property
     def verdict(self) -> str:
@@ -77,23 +92,34 @@ class Explanation:
         """The explanation as values for JSON."""
         return {
             "path": self.name,
-            **({"label": self.answers[0][0], "probability": self.answers[0][1]} if self.answers else {}),
-            "probabilities": [{"label": label, "probability": share} for label, share in self.answers],
-            **({"unknown": self.unlike} if self.answers else {}),
+            **self._write_answer(),
+            **({"unknown": self.unlike} if self.prediction else {}),
             "method": self.method,
             "map": self.map.tolist(),
             **({"grade": self.grade.write()} if self.grade else {"ungraded": self.ungraded}),
         }
+
+    def _write_answer(self) -> dict[str, Any]:
+        if isinstance(self.prediction, LabelsPrediction | NumberPrediction):
+            answer = self.prediction.write(top=TOP)
+        else:
+            first = {"label": self.answers[0][0], "probability": self.answers[0][1]} if self.answers else {}
+            answer = {**first, "probabilities": [{"label": name, "probability": share} for name, share in self.answers]}
+        task = {"task": self.task} if self.task else {}
+        return {**task, **answer, **({"explained": self.explained} if self.explained else {})}
 
 
 class Explainer:
     """Explains the answers of one model; `Explainer.load("runs/digits").explain("picture.png")` gives an Explanation.
 
     `method` is one of METHODS; None takes the one that explained best when all were measured. `blocks` are those whose
-    heads are shown.
+    heads are shown. `label` is the class or label that maps are for, or the task whose answer they are for; None: what
+    the model answers, of several labels the most probable, of several tasks the first.
     """
 
-    def __init__(self, inspected: InspectedModel, method: str | None = None, blocks: Some = -1) -> None:
+    def __init__(
+        self, inspected: InspectedModel, method: str | None = None, blocks: Some = -1, label: str | None = None
+    ) -> None:
         self.inspected = inspected
         self.method = method or (DEFAULT if inspected.class_names else WITHOUT_CLASSES)
         if self.method not in METHODS:
@@ -104,17 +130,43 @@ class Explainer:
                 f"{inspected.name} has no classes for {self.method} to speak for. These need none: {others}."
             )
         self.blocks = blocks_of(inspected.model, blocks)
+        self.place, self.output = self._find(label)
 
     @classmethod
-    def load(cls, source: Source, method: str | None = None, blocks: Some = -1, code: Code = ()) -> "Explainer":
+    def load(
+        cls,
+        source: Source,
+        method: str | None = None,
+        blocks: Some = -1,
+        code: Code = (),
+        label: str | None = None,
+    ) -> "Explainer":
         """The explainer of a run, of weights of any library, or of a model in memory."""
-        return cls(InspectedModel.load(source, code), method, blocks)
+        return cls(InspectedModel.load(source, code), method, blocks, label)
+
+    def _find(self, label: str | None) -> tuple[int, int | None]:
+        """The place of the target that is explained, and the output that `label` names; None: what is answered."""
+        targets, names = self.inspected.targets, self.inspected.class_names
+        if label is None:
+            return 0, None
+        tasks = [target.name for target in targets] if len(targets) > 1 else []
+        if label in tasks:
+            return tasks.index(label), None
+        of_task = [f"{target.name}:{name}" for target in targets for name in target.names]
+        found = [number for number, name in enumerate(names) if label in (name, of_task[number])]
+        if not found:
+            raise RecipeError(unknown(label, [*tasks, *names], "label"))
+        if len(found) > 1:
+            raise RecipeError(f"{label} is of several tasks: say {' or '.join(of_task[number] for number in found)}.")
+        return self.inspected.target_of(found[0])[0], found[0]
 
     @cached_property
     def untrained(self) -> InspectedModel:
         """The same model with random weights, made once for all pictures."""
         inspected = self.inspected
-        random = Weights(with_random_weights(inspected.model), inspected.preprocess, inspected.class_names)
+        targets = () if is_one_class(inspected.targets) else inspected.targets
+        model = with_random_weights(inspected.model)
+        random = Weights(model, inspected.preprocess, inspected.class_names, other_targets=targets)
         return InspectedModel(inspected.name, random)
 
     def each(self, pictures: Iterable[tuple[Picture, str]]) -> Iterator[Explanation | DataError]:
@@ -133,41 +185,78 @@ class Explainer:
         pixels = inspected.preprocess.resized(picture)
         answer = inspected.answer(pixels)
         images = inspected.images(pixels)
-        by_block = answer_by_head(model, images, self.blocks)[0].cpu().numpy()  # (blocks, heads, down, across)
-        maps = {method: inspected.reading(pixels, method) for method in inspected.methods}
-        names, is_graded = inspected.class_names, not self._why_not
+        output = self._output(answer)
+        outputs = None if output is None else torch.tensor([output])
+        by_block = answer_by_block(model, images, self.blocks, outputs=outputs)
+        maps = {
+            method: inspected.reading(pixels, method, output if method == FOR_A_CLASS else None)
+            for method in inspected.methods
+        }
+        prediction = self._prediction(answer)
+        answers = prediction.probabilities[:TOP] if prediction else ()
+        named = "" if self.output is None or not answers else inspected.class_names[self.output]
         return Explanation(
             name=name,
             picture=sharp(picture, inspected.preprocess),
-            patch_size=model.config.patch_size,
-            answers=tuple((names[i], float(answer.probabilities[i])) for i in answer.top(TOP)) if answer else (),
-            unlike=bool(answer and answer.distance is not None and answer.distance > 1),
+            patch_size=model.config.cell,
+            answers=answers,
+            unlike=bool(answer and answer.prediction.unknown),
             method=self.method,
             maps=maps,
-            heads=dict(zip(self.blocks, by_block, strict=True)),
-            grade=self._grade(pixels, images[0], maps[self.method], answer.top(1)[0]) if answer and is_graded else None,
+            heads={block: maps[0].cpu().numpy() for block, maps in by_block.items()},
+            grade=None
+            if output is None or self._why_not
+            else self._grade(pixels, images[0], maps[self.method], output),
             ungraded=self._why_not,
+            prediction=prediction,
+            task=inspected.targets[self.place].name if len(inspected.targets) > 1 else "",
+            explained=named or (answers[0][0] if isinstance(prediction, LabelsPrediction) else ""),
         )
+
+    def _prediction(self, answer: Answer | None) -> Prediction | None:
+        """What is said of the target that is explained."""
+        if answer is None:
+            return None
+        if not isinstance(answer.prediction, TasksPrediction):
+            return answer.prediction
+        return answer.prediction[self.inspected.targets[self.place].name]
+
+    def _output(self, answer: Answer | None) -> int | None:
+        """The number of the output that is explained: that of the label, or of what is answered; None without any."""
+        if answer is None or self.output is not None:
+            return self.output
+        mine = columns(self.inspected.targets)[self.place]
+        return mine.start + int(answer.probabilities[mine].argmax())
 
     @property
     def _why_not(self) -> str:
         """Why maps of this model have no grade; "": they have one."""
         if not self.inspected.class_names:
             return "The model has no classes, so there is no answer to grade the map by."
-        if self.inspected.model.config.positions.kind == "relative":
-            return "The map is not graded: with relative positions no patch can be left out."
-        return ""
+        return why_ungraded(self.inspected.model)
 
-    def _grade(self, pixels: NDArray[np.uint8], image: torch.Tensor, map: Map, label: int) -> Grade:
-        calibration = self.inspected.calibration
+    def _grade(self, pixels: NDArray[np.uint8], image: torch.Tensor, map: Map, output: int | None) -> Grade | None:
+        if output is None or self._why_not:
+            return None
+        inspected, [target, mine] = self.inspected, self._target
+        # Of a class that is simply the answer, the map of a model that has learnt nothing is for its own answer.
+        named = output if self.output is not None or target.kind != "class" else None
+        label = named if self.method == FOR_A_CLASS else None
+        temperatures = inspected.calibration.temperature.reshape(-1) if inspected.calibration else torch.ones(1)
         return grade(
-            self.inspected.model,
+            inspected.model,
             image,
             torch.from_numpy(map),
-            label,
-            untrained=torch.from_numpy(self.untrained.reading(pixels, self.method)),
-            temperature=float(calibration.temperature) if calibration else 1.0,
+            output,
+            untrained=torch.from_numpy(self.untrained.reading(pixels, self.method, label)),
+            temperature=float(temperatures[min(self.place, len(temperatures) - 1)]),
+            target=target,
+            first=mine.start,
         )
+
+    @property
+    def _target(self) -> tuple[Target, slice]:
+        return self.inspected.targets[self.place], columns(self.inspected.targets)[self.place]
 
 
 def sharp(picture: Picture, preprocess: Preprocess) -> NDArray[np.uint8]:
@@ -175,7 +264,7 @@ def sharp(picture: Picture, preprocess: Preprocess) -> NDArray[np.uint8]:
     has and a figure shows."""
     height, width = preprocess.image_size
     room = SHARPEST // min(height, width)
-    if room > 1 and isinstance(preprocess.resize, Resize | Scale):
+    if room > 1 and not isinstance(preprocess.resize, AsItIs):
         decoded = decode(picture)
         least = min(decoded.size) if isinstance(decoded, Image.Image) else min(decoded.shape[:2])
         times = min(room, least // min(height, width))

@@ -174,6 +174,7 @@ def draw_attention(
     answers: NDArray[Any],  # (n, down, across): maps for the answer
     maps: NDArray[Any],  # (n, heads, down, across): of the last block
     captions: list[str],
+    title: str = "Where it looked",
 ) -> None:
     """Draw a row per picture: the picture, its map for the answer, the mean of the heads of the last block, then each
     head."""
@@ -183,7 +184,7 @@ def draw_attention(
         path,
         1.1 + 1.05 * len(columns),
         0.95 + 1.12 * len(images),
-        "Where it looked",
+        title,
         "Bright is much, and each map has a scale of its own. For the answer: what spoke for it, through all blocks "
         "(class attention). Then what it took from each patch in the last block: all heads, and one by one.",
     ) as canvas:

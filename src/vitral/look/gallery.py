@@ -19,6 +19,7 @@ from vitral.look.grading import RANDOM
 from vitral.look.overlay import overlay_map
 from vitral.look.page import render
 from vitral.look.sheets import as_picture
+from vitral.predictions import NumberPrediction
 
 GALLERY = "index.html"
 MOST = 500  # pictures on a page: each takes about 40 kB
@@ -34,8 +35,10 @@ def card(explanation: Explanation, figure: str) -> Card:
     grade = explanation.grade
     return {
         "name": plain(Path(explanation.name).name),
-        "says": plain(explanation.answers[0][0]) if explanation.answers else "",
-        "probability": explanation.answers[0][1] if explanation.answers else None,
+        "says": plain(explanation.prediction.label) if explanation.prediction else "",
+        "explained": plain(explanation.explained),
+        "probability": explanation.prediction.probability if explanation.prediction else None,
+        "is_number": isinstance(explanation.prediction, NumberPrediction),
         "unlike": explanation.unlike,
         "picture": picture_uri(picture),
         "pixelated": max(picture.size) < SMALL,

@@ -5,23 +5,31 @@ the mean of the probability along the way from all patches to one, is low. Inser
 and the score of a good map is high (Petsiuk et al. 2018, arXiv:1806.07421). They painted over pixels, which makes
 pictures that no model has seen. A ViT takes any number of tokens, so here the patch is simply not there.
 
+A Swin's windows want every token, so there a patch, a place of its last map, is painted over after all: in the mean of
+the training pictures, which is 0 once they are normalised.
+
 A score by itself says little: a picture may need one patch, or all. So it stands beside those of random maps on the
 same picture, and beside that of the same model with random weights.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from vitral.data.randomness import uniform
 from vitral.errors import DataError
 from vitral.look.maps import eval_mode
-from vitral.model.vit import ViT
+from vitral.model.config import ViTConfig
+from vitral.model.interface import Model
+from vitral.targets import Target
+
+Attending = TypeVar("Attending", bound=Model)
 
 STEPS = 16  # numbers of patches that the model runs with
 RANDOM = 19  # maps to compare with: by luck alone one map in twenty is better than nineteen others
@@ -59,7 +67,7 @@ def scores(shares_kept: Tensor, probabilities: Tensor) -> Tensor:  # (S,), (…,
 
 
 def curves(
-    model: ViT,
+    model: Model,
     images: Tensor,  # (B, C, H, W)
     maps: Tensor,  # (B, down, across)
     classes: Tensor,  # (B,)
@@ -70,6 +78,7 @@ def curves(
     """The deletion and insertion curves of each map on its image, for its class.
 
     >>> from vitral.model.config import ViTConfig
+    >>> from vitral.model.vit import ViT
     >>> model = ViT(ViTConfig(image_size=8, patch_size=2, width=16, depth=2, heads=2, classes=3))
     >>> both = curves(model, torch.rand(2, 3, 8, 8), torch.rand(2, 4, 4), torch.tensor([0, 2]), steps=5)
     >>> both.shares_kept.tolist(), both.deletion.shape
@@ -83,7 +92,7 @@ def curves(
     order = _ranking(maps.flatten(1).cpu())  # (B, N)
     counts = _counts(down * across, steps)
     orders = torch.stack([order.flip(1), order], dim=1)  # (B, 2, N)
-    probabilities = _probabilities(model, images, orders, classes, counts, temperature)
+    probabilities = _probabilities(model, images, orders, classes, counts, partial(_said, temperature=temperature))
     return Curves(torch.tensor(counts) / (down * across), probabilities[:, 0], probabilities[:, 1])
 
 
@@ -98,6 +107,7 @@ class Grade:
     shares_kept: Tensor  # (S,)
     curves: Tensor  # (2 + RANDOM, S): deletion and insertion of the map, then the random maps
     untrained: float | None = None  # deletion by the map of the same model with random weights
+    painted: bool = False  # patches were painted over, and not left out
 
     @cached_property
     def _scores(self) -> list[float]:
@@ -142,8 +152,9 @@ class Grade:
         """The scores in words, for people."""
         low, high = self.random[0], self.random[-1]
         beside = f"{self.random_deletion:.0%} in {len(self.random)} random orders ({low:.0%} to {high:.0%})"
+        taken = "painted over" if self.painted else "taken away"
         text = (
-            f"{self.verdict}: while patches are taken away in the order of this map, the answer keeps "
+            f"{self.verdict}: while patches are {taken} in the order of this map, the answer keeps "
             f"{self.deletion:.0%} on average, and {beside}."
         )
         if not self.better:
@@ -167,7 +178,7 @@ class Grade:
 
 
 def grade(
-    model: ViT,
+    model: Model,
     image: Tensor,  # (C, H, W)
     map: Tensor,  # (down, across)
     label: int,
@@ -175,11 +186,18 @@ def grade(
     untrained: Tensor | None = None,  # (down, across)
     temperature: float = 1.0,
     steps: int = STEPS,
+    target: Target | None = None,
+    first: int = 0,
 ) -> Grade:
-    """Grade a map of an image for a class: beside random maps, and beside `untrained`, the map that the same model
-    gives with random weights (see `with_random_weights`).
+    """Grade a map of an image for an output of the model, such as a class: beside random maps, and beside `untrained`,
+    the map that the same model gives with random weights (see `with_random_weights`).
+
+    `target`: what the output is of, where the model tells something else than one class, and `first` its first output.
+    Scores of a label are its probabilities. Those of a number are e to the minus its distance from the answer, in
+    standard deviations: 1 where it stays as it is.
 
     >>> from vitral.model.config import ViTConfig
+    >>> from vitral.model.vit import ViT
     >>> model = ViT(ViTConfig(image_size=8, patch_size=2, width=16, depth=2, heads=2, classes=3))
     >>> grade(model, torch.rand(3, 8, 8), torch.rand(4, 4), 0).better  # untrained: every class has 1/3
     False
@@ -195,21 +213,32 @@ def grade(
         orders.append(_ranking(untrained.reshape(1, patches).cpu()).flip(1))
     counts = _counts(patches, steps)
     every = torch.cat(orders)[None]  # (1, maps, N)
-    probabilities = _probabilities(model, image[None], every, torch.tensor([label]), counts, temperature)[0]
+    outputs, said = torch.tensor([label]), partial(_said, temperature=temperature, target=target, first=first)
+    probabilities = _probabilities(model, image[None], every, outputs, counts, said)[0]
+    if target is not None and target.kind == "number":
+        probabilities = (-(probabilities - probabilities[:, :1]).abs()).exp()  # with all patches it is the answer
     shares = torch.tensor(counts) / patches
     beside = None if untrained is None else float(scores(shares, probabilities[-1]))
-    return Grade(shares, probabilities[: 2 + RANDOM], beside)
+    return Grade(shares, probabilities[: 2 + RANDOM], beside, painted=not model.drops_patches)
 
 
-def with_random_weights(model: ViT, seed: int = 0) -> ViT:
+def why_ungraded(model: Model) -> str:
+    """Why maps of a model cannot be graded; "": they can."""
+    if isinstance(model.config, ViTConfig) and model.config.positions.kind == "relative":
+        return "The map is not graded: with relative positions no patch can be left out."
+    return ""
+
+
+def with_random_weights(model: Attending, seed: int = 0) -> Attending:
     """The same model before it learnt anything: what its maps show comes from the picture and the architecture alone
     (Adebayo et al. 2018, arXiv:1810.03292)."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         untrained = type(model)(model.config)
-        for name in model.config.classifiers:  # they start at zero, and would give no gradient
-            for parameter in getattr(untrained, name).parameters():
-                nn.init.normal_(parameter, std=0.02)
+        for layer in untrained.layers():
+            if layer.part == "head":  # it starts at zero, and would give no gradient
+                for parameter in layer.parameters.values():
+                    nn.init.normal_(parameter, std=0.02)
     return untrained.to(next(model.parameters())).eval()
 
 
@@ -227,10 +256,28 @@ def _ranking(maps: Tensor) -> Tensor:  # (B, N) → (B, N)
     return shuffle[maps[:, shuffle].argsort(dim=1, descending=True, stable=True)]
 
 
+def _said(
+    logits: Tensor, outputs: Tensor, *, temperature: float, target: Target | None = None, first: int = 0
+) -> Tensor:  # (B, outputs), (B,) → (B,)
+    """The probability of a class among all, or among those of its target; that of a label; a number as it comes out."""
+    if target is not None:
+        logits, outputs = logits[:, first : first + target.outputs], outputs - first
+    if target is None or target.kind == "class":
+        shares = (logits / temperature).softmax(dim=1)
+    else:
+        shares = (logits / temperature).sigmoid() if target.kind == "labels" else logits
+    return shares.gather(1, outputs[:, None])[:, 0]
+
+
 def _probabilities(
-    model: ViT, images: Tensor, orders: Tensor, classes: Tensor, counts: Sequence[int], temperature: float
+    model: Model,
+    images: Tensor,
+    orders: Tensor,
+    classes: Tensor,
+    counts: Sequence[int],
+    said: Callable[[Tensor, Tensor], Tensor],
 ) -> Tensor:  # (B, C, H, W), (B, M, N), (B,) → (B, M, S)
-    """The probability of each image's class with the first so many patches of each of its M orders."""
+    """What is said of each image's class with the first so many patches of each of its M orders."""
     B, M, N = orders.shape
     like, orders = next(model.parameters()), orders.flatten(0, 1)
     probabilities = torch.empty(B, M, len(counts))
@@ -241,7 +288,19 @@ def _probabilities(
         for batch in torch.arange(len(rows)).split(max(1, TOKENS // count)):
             keep = None if count == N else orders[batch, :count].to(like.device)
             with eval_mode(model):
-                logits = model(images[rows[batch]].to(like), keep).float().cpu() / temperature
-            batches.append(logits.softmax(dim=1).gather(1, classes.cpu()[rows[batch], None])[:, 0])
+                logits = _logits(model, images[rows[batch]].to(like), keep).float().cpu()
+            batches.append(said(logits, classes.cpu()[rows[batch]]))
         probabilities[:, :, place] = torch.cat(batches).view(B, -1)
     return probabilities
+
+
+def _logits(model: Model, images: Tensor, keep: Tensor | None) -> Tensor:  # (B, C, H, W), (B, K) → (B, classes)
+    """Of these patches alone; where none can be left out, of images in which the others are painted over."""
+    if keep is None or model.drops_patches:
+        return model(images, keep)
+    down, across = model.grid_of(images)
+    shown = images.new_zeros(len(images), down * across).scatter(1, keep, 1).view(-1, 1, down, across)
+    cell, (height, width) = model.config.cell, images.shape[2:]
+    shown = shown.repeat_interleave(cell, dim=2).repeat_interleave(cell, dim=3)
+    at_borders = (0, max(0, width - across * cell), 0, max(0, height - down * cell))  # pixels that no patch has
+    return model(images * pad(shown, at_borders, value=1)[:, :, :height, :width])

@@ -13,10 +13,15 @@ from numpy.typing import NDArray
 from vitral.data.threads import one_core_each
 from vitral.errors import DataError, RecipeError
 from vitral.inference import Inference, Source, load_calibrated, name_of_source
-from vitral.look.maps import as_vit, each_block, layout_of, queries_of
+from vitral.look import windows
+from vitral.look.maps import as_attending, each_block, layout_of, queries_of
 from vitral.look.readings import FOR_A_CLASS, METHODS, class_attention
 from vitral.model.shapes import shapes
+from vitral.model.swin import Swin
+from vitral.model.swin_config import SwinConfig
 from vitral.plugin import Code
+from vitral.predictions import Prediction, prediction_of
+from vitral.targets import columns, one_class
 from vitral.weights.calibration import Calibration
 from vitral.weights.own import Weights
 from vitral.weights.pretrained import Pretrained
@@ -29,11 +34,12 @@ MOST_MAPS = 400 * 2**20  # bytes of attention of one picture that a page can hol
 
 @dataclass(frozen=True)
 class Answer:
-    """The probability of each class, and the distance of the picture from those that the model learnt from (above 1: it
-    is unlike them all)."""
+    """The probability of each class, or what each output says of other targets; and the distance of the picture from
+    those that the model learnt from (above 1: it is unlike them all)."""
 
     probabilities: NDArray[np.float32]  # (classes,)
     distance: float | None
+    prediction: Prediction
 
     def top(self, count: int) -> list[int]:
         """The numbers of the `count` most probable classes, the most probable first."""
@@ -58,13 +64,15 @@ class InspectedModel:
 
     def __init__(self, name: str, weights: Weights, calibration: Calibration | None = None) -> None:
         self.name = name
-        self.model = as_vit(weights.model).eval()
+        self.model = as_attending(weights.model)
+        self.model.eval()
         self.inference = Inference(weights, calibration)
         self.preprocess = weights.preprocess
         names = weights.class_names
         unnamed = isinstance(weights, Pretrained) and weights.loaded and names == tuple(map(str, range(len(names))))
         # Where the classes have no names, a number would look like an answer.
         self.class_names = tuple(f"class {name}" for name in names) if unnamed else names
+        self.targets = weights.other_targets or one_class(self.class_names)
         self.calibration = calibration
         self.notes = weights.notes  # what had to be guessed of it
         self.layout = layout_of(self.model, self.preprocess.image_size)
@@ -95,7 +103,15 @@ class InspectedModel:
     @property
     def maps_bytes(self) -> int:
         """The size of all attention of one picture in bytes, as `maps` gives it."""
-        return 2 * self.model.config.depth * self.model.config.heads * self.tokens**2
+        return 2 * sum(self.heads) * self.tokens**2
+
+    @property
+    def heads(self) -> list[int]:
+        """How many each block has."""
+        config = self.model.config
+        if isinstance(config, SwinConfig):
+            return [heads for heads, depth in zip(config.heads, config.depths, strict=True) for _ in range(depth)]
+        return [config.heads] * config.depth
 
     def page_facts(self) -> dict[str, Any]:
         """The facts about the model that the page of the glass needs, as JSON."""
@@ -106,20 +122,27 @@ class InspectedModel:
         )
         # Attention itself the page has block by block.
         methods = [name for name in self.methods if name not in ("attention", "mean-attention")]
-        images = torch.empty(0, config.channels, *self.preprocess.image_size)
-        fixed = "With relative positions no patch can be left out: distances are counted in patches."
+        fixed = ""
+        if isinstance(self.model, Swin):
+            fixed = "A Swin Transformer looks at whole windows: no patch can be left out."
+            answer: Sequence[int] = range(self.tokens)
+        else:
+            answer = queries_of(self.model, torch.empty(0, config.channels, *self.preprocess.image_size), "answer")
+            if self.model.config.positions.kind == "relative":
+                fixed = "With relative positions no patch can be left out: distances are counted in patches."
         return {
             "name": self.name,
             "image_size": self.preprocess.image_size,
             "grid": self.layout.grid,
             "extra": self.layout.extra,
-            "answer": queries_of(self.model, images, "answer"),
+            "answer": list(answer),
             "depth": config.depth,
-            "heads": config.heads,
+            "heads": self.heads,
             "classes": config.classes,
+            "output": "label" if self.targets[0].kind == "labels" else "class",
             "methods": methods,
             "no_maps": too_large if size > MOST_MAPS else "",
-            "fixed": fixed if config.positions.kind == "relative" else "",
+            "fixed": fixed,
         }
 
     def answer(self, pixels: Pixels, off: Sequence[int] = ()) -> Answer | None:
@@ -131,15 +154,23 @@ class InspectedModel:
 
     def _compute_answer(self, pixels: Pixels, keep: torch.Tensor | None) -> Answer:
         outputs = self.inference.outputs(self.images(pixels), keep)
-        distances = self.inference.distances(outputs)
-        probabilities = self.inference.probabilities(outputs)[0].numpy()
-        return Answer(probabilities, None if distances is None else distances.item())
+        distances, inference = self.inference.distances(outputs), self.inference
+        values = inference.values(outputs)[0].numpy()
+        distance = None if distances is None else distances.item()
+        prediction = prediction_of(values, self.targets, distance, inference.thresholds, inference.margins)
+        return Answer(values, distance, prediction)
+
+    def target_of(self, output: int) -> tuple[int, slice]:
+        """The place of the target that an output belongs to, and all outputs of that target."""
+        places = enumerate(columns(self.targets))
+        return next((place, mine) for place, mine in places if mine.start <= output < mine.stop)
 
     def maps(self, pixels: Pixels) -> Iterator[bytes]:
         """The attention of each block, (heads, T, T) in float16: enough for a share of 0.00001 to be seen."""
         if self.maps_bytes > MOST_MAPS:
             raise RecipeError(self.page_facts()["no_maps"])
-        blocks = each_block(self.model, self.images(pixels))
+        model, images = self.model, self.images(pixels)
+        blocks = windows.each_block(model, images) if isinstance(model, Swin) else each_block(model, images)
         for _ in range(self.model.config.depth):
             yield self._worker.submit(_next_half, blocks).result()
 
@@ -156,7 +187,9 @@ class InspectedModel:
         if label is None:
             maps = METHODS[method](self.model, images)
         else:
-            maps = class_attention(self.model, images, torch.tensor([label]))
+            kinds = [target.kind for target in self.targets for _ in target.names]  # of each output
+            of_number = kinds[label : label + 1] == ["number"]
+            maps = class_attention(self.model, images, torch.tensor([label]), of_number=of_number)
         return maps[0].detach().float().cpu().numpy()
 
     def images(self, pixels: Pixels) -> torch.Tensor:  # → (1, C, H, W)

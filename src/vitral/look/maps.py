@@ -4,9 +4,11 @@ The model computes them as it always does (`Attention.map`); nothing in it chang
 Dropout would make a map random, so a model in training is put into evaluation mode for the map, and back after it.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -15,6 +17,8 @@ from torch import Tensor, nn
 from vitral.errors import RecipeError
 from vitral.model.interface import Model
 from vitral.model.pools import POOLS
+from vitral.model.positions import Rotation
+from vitral.model.swin import Swin
 from vitral.model.vit import Block, ViT
 from vitral.weights.own import Weights
 from vitral.weights.pretrained import load_pretrained
@@ -42,14 +46,29 @@ class TokenLayout:
         return slice(len(self.extra), len(self.extra) + self.grid[0] * self.grid[1])
 
 
+def as_attending(model: Model) -> ViT | Swin:
+    """The model, if maps of it can be read; a RecipeError for one without attention."""
+    return model if isinstance(model, Swin) else as_vit(model)
+
+
 def as_vit(model: Model) -> ViT:
-    """The model, if it is a ViT; a RecipeError for one without attention."""
+    """The model, if it is a ViT, whose tokens are one sequence; a RecipeError for others."""
+    if isinstance(model, Swin):
+        raise RecipeError(
+            "In a Swin Transformer a token attends to its own window, and each stage has another number of tokens: "
+            "vitral.look.windows.window_maps has the maps of a block."
+        )
     if not isinstance(model, ViT):
         raise RecipeError(f"A model of kind {model.config.kind} has no attention to look at.")
+    if model.config.pool.kind == "map":
+        raise RecipeError(
+            "This model reads its answer by an attention above the blocks (model.pool map), which no map here shows "
+            "yet: it can be trained, asked and measured, and not looked into."
+        )
     return model
 
 
-def layout_of(model: ViT, images_or_size: Tensor | int | tuple[int, int]) -> TokenLayout:
+def layout_of(model: ViT | Swin, images_or_size: Tensor | int | tuple[int, int]) -> TokenLayout:
     """The layout of the tokens of such images. A size is in pixels: of a square, or (height, width).
 
     >>> from vitral.model.config import ViTConfig
@@ -60,7 +79,10 @@ def layout_of(model: ViT, images_or_size: Tensor | int | tuple[int, int]) -> Tok
     if not isinstance(images, Tensor):
         height, width = (images, images) if isinstance(images, int) else images
         images = torch.empty(0, model.config.channels, height, width)
-    names = {"cls_token": ["class"], "dist_token": ["distillation"]}
+    if isinstance(model, Swin):
+        return TokenLayout((), model.grid_of(images))
+    tasks = [f"task {number + 1}" for number in range(len(model.config.tokens.outputs))]
+    names = {"cls_token": tasks or ["class"], "dist_token": ["distillation"]}
     names["reg_token"] = [f"register {number + 1}" for number in range(model.config.tokens.registers)]
     return TokenLayout(
         tuple(name for token in model.config.extra_tokens for name in names[token]), model.grid_of(images)
@@ -142,19 +164,23 @@ def _each(
 ) -> Iterator[tuple[int, Tensor]]:
     # Between two blocks the caller runs: there the model is in the mode that the caller left it in.
     with eval_mode(model):
-        tokens = model.embed(images)
+        tokens, rotation = model.embed(images), model.rotation(images)
     for number in range(max(blocks) + 1):
         block: Block = model.blocks[number]  # type: ignore[assignment]
         if number in blocks:
-            yield number, _rows(model, block, tokens, heads, queries)
+            # No name holds the map here: beside the next one it would be memory twice.
+            yield number, _rows(_map(model, block, tokens, rotation), heads, queries)
         if number < max(blocks):
             with eval_mode(model):
-                tokens = block(tokens)
+                tokens = block(tokens, rotation=rotation)
 
 
-def _rows(model: ViT, block: Block, tokens: Tensor, heads: Sequence[int], queries: Sequence[int]) -> Tensor:
+def _map(model: ViT, block: Block, tokens: Tensor, rotation: Rotation) -> Tensor:  # → (B, heads, T, T)
     with eval_mode(model):
-        shares = block.attn.map(block.norm1(tokens))  # (B, heads, T, T)
+        return block.attn.map(block.norm1(tokens), rotation)
+
+
+def _rows(shares: Tensor, heads: Sequence[int], queries: Sequence[int]) -> Tensor:  # of (B, heads, T, T)
     # All in their order is the usual case, and needs no copy; of few rows, the other heads are soon gone.
     if tuple(queries) != tuple(range(shares.shape[2])):
         shares = shares[:, :, list(queries)]
@@ -162,7 +188,7 @@ def _rows(model: ViT, block: Block, tokens: Tensor, heads: Sequence[int], querie
 
 
 @contextmanager
-def eval_mode(model: ViT, gradient: bool = False) -> Iterator[None]:
+def eval_mode(model: nn.Module, gradient: bool = False) -> Iterator[None]:
     """The model in evaluation mode, without gradients unless `gradient`; afterwards every module is as it was."""
     training = [part for part in model.modules() if part.training]
     for part in training:
@@ -189,14 +215,21 @@ def _numbers(some: Some, count: int, what: str, whose: str = "the model") -> tup
     return tuple(int(number) % count for number in numbers)
 
 
-def readout_weights(model: ViT, layout: TokenLayout) -> Tensor:  # → (T,)
+def readout_weights(model: ViT, layout: TokenLayout, output: int | None = None) -> Tensor:  # → (T,)
     """The weight of each token in the input of the classifiers, which sum to 1: all on the class token, in the paper.
+    Where each task has a token of its own, the mean of these; with the number of an `output`, that of its task.
 
     >>> from vitral.model.config import ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, classes=3, pool="class-mean"))
     >>> readout_weights(model, layout_of(model, 8)).tolist()
     [0.5, 0.125, 0.125, 0.125, 0.125]
     """
+    as_vit(model)
+    outputs = model.config.tokens.outputs
+    if outputs and output is not None:
+        weights = torch.zeros(layout.patches.stop)
+        weights[bisect_right(list(accumulate(outputs)), output)] = 1
+        return weights
     with torch.inference_mode(False), torch.enable_grad():
         tokens = torch.zeros(1, layout.patches.stop, 1, requires_grad=True)
         # Each view is a weighted sum of tokens: its gradient is the weights.
@@ -204,7 +237,7 @@ def readout_weights(model: ViT, layout: TokenLayout) -> Tensor:  # → (T,)
         return torch.autograd.grad(torch.stack([view.mean() for view in views]).mean(), tokens)[0][0, :, 0]
 
 
-def blocks_of(model: ViT, blocks: Some) -> tuple[int, ...]:
+def blocks_of(model: ViT | Swin, blocks: Some) -> tuple[int, ...]:
     """The numbers, from 0, of the blocks that `blocks` names."""
     return _numbers(blocks, model.config.depth, "block")
 
@@ -213,6 +246,11 @@ def queries_of(model: ViT, images: Tensor, queries: Queries) -> tuple[int, ...]:
     """The numbers, from 0, of the tokens that `queries` names."""
     layout = layout_of(model, images)
     tokens = range(layout.patches.stop)
+    if queries == "class" and model.config.tokens.outputs:
+        raise RecipeError(
+            'This model has a token for each task, and no class token: give queries="answer", for all of them, or '
+            "token numbers, from 0."
+        )
     if queries == "class" and "class" not in layout.extra:
         raise RecipeError('This model has no class token that could ask: give queries="patches", or token numbers.')
     by_word = {

@@ -12,6 +12,7 @@ from PIL import Image
 from vitral.look.explain import MEANINGS, Explanation
 from vitral.look.figures import LIGHT, MAP, brightest, caption, figure, show_image
 from vitral.look.readings import top_mass
+from vitral.predictions import LabelsPrediction, NumberPrediction
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,7 +96,7 @@ def _what(explanation: Explanation, model: str) -> str:
 
 def _above(top: "SubFigure", explanation: Explanation) -> None:
     left, middle, right = top.subfigures(
-        1, 3, squeeze=False, width_ratios=[1, 1, 0.95 if explanation.answers else 1], wspace=0.02
+        1, 3, squeeze=False, width_ratios=[1, 1, 0.95 if explanation.prediction else 1], wspace=0.02
     )[0]
     picture_axes = left.subplots()
     show_image(picture_axes, explanation.picture)
@@ -108,7 +109,7 @@ def _above(top: "SubFigure", explanation: Explanation) -> None:
     _grid(map_axes, explanation, 0.12)
     _outline(map_axes, explanation)
     map_axes.set_title(f"Where it looked: {explanation.method}")
-    if not explanation.answers:
+    if not explanation.prediction:
         name, map = next((name, map) for name, map in explanation.maps.items() if name != explanation.method)
         other_axes = right.subplots()
         _show_overlay(other_axes, explanation.picture, map)
@@ -126,12 +127,26 @@ def _above(top: "SubFigure", explanation: Explanation) -> None:
 def _answers(axes: "Axes", explanation: Explanation) -> None:
     """Draw the answers as bars, the most probable first; names stand above their bars, so that long ones have room."""
     axes.axis("off")
-    axes.set_title("What it says")
+    axes.set_title(f"What it says: {caption(explanation.task, 24)}" if explanation.task else "What it says")
+    if isinstance(explanation.prediction, NumberPrediction):
+        number, interval = explanation.prediction.words(1)
+        axes.text(0, 0.6, number, va="center", fontsize=26, fontweight="bold", color=LIGHT.ink)
+        axes.text(0, 1.6, interval.strip(), va="center", fontsize=9.5, color=LIGHT.soft)
+        axes.set(xlim=(0, 1), ylim=(2.55, -0.4))
+        return
+    said, thresholds = {explanation.answers[0][0]}, dict[str, float]()
+    if isinstance(explanation.prediction, LabelsPrediction):
+        said = set(explanation.prediction.labels)
+        names = (name for name, _ in explanation.prediction.probabilities)
+        thresholds = dict(zip(names, explanation.prediction.thresholds, strict=True))
     for row, (label, share) in enumerate(explanation.answers):
-        bold: Any = {"fontweight": "bold"} if row == 0 else {}
+        bold: Any = {"fontweight": "bold"} if label in said else {}
         axes.barh(row + 0.32, 1, height=0.18, color=LIGHT.grid)
-        axes.barh(row + 0.32, share, height=0.18, color=LIGHT.blue if row == 0 else LIGHT.bar)
-        axes.text(0, row, caption(label, 34), va="center", fontsize=9.5, **bold)
+        axes.barh(row + 0.32, share, height=0.18, color=LIGHT.blue if label in said else LIGHT.bar)
+        if label in thresholds:
+            axes.plot([thresholds[label]] * 2, [row + 0.2, row + 0.44], color=LIGHT.ink, linewidth=1.4)
+        name = f"{caption(label, 26)} (explained)" if label == explanation.explained else caption(label, 34)
+        axes.text(0, row, name, va="center", fontsize=9.5, **bold)
         axes.text(1, row, f"{share:.1%}", va="center", ha="right", fontsize=9.5, **bold)
     axes.set_xlim(0, 1)
     axes.set_ylim(max(len(explanation.answers), 3) - 0.45, -0.4)
@@ -151,7 +166,8 @@ def _deletion(axes: "Axes", explanation: Explanation) -> None:
         axes.plot([], [], " ", label=f"its map with random weights: {grade.untrained:.0%}")
     axes.set_title(grade.verdict, color=LIGHT.ink if grade.better else LIGHT.red)
     axes.set(ylim=(0, 1.02), xlim=(0, 1))
-    axes.set_xlabel("patches left out, those it marks most first", fontsize=9)
+    how = "painted over" if grade.painted else "left out"
+    axes.set_xlabel(f"patches {how}, those it marks most first", fontsize=9)
     axes.set_ylabel("answer", fontsize=9)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda share, _: f"{share:.0%}")
@@ -166,7 +182,7 @@ def _deletion(axes: "Axes", explanation: Explanation) -> None:
 def _rows(explanation: Explanation) -> list[list[tuple[str, Map]]]:
     """The small maps below, row by row: the other methods, then each block's heads; of one block all in one row."""
     others = []
-    if explanation.answers:
+    if explanation.prediction:
         others = [(name, map) for name, map in explanation.maps.items() if name != explanation.method]
     rows = [others] if len(explanation.heads) > 1 and others else []
     for block, heads in explanation.heads.items():

@@ -13,8 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize, pad
 
 from vitral.errors import RecipeError
+from vitral.look import windows
 from vitral.look.maps import Some, TokenLayout, attention_maps, each_block, eval_mode, layout_of, readout_weights
-from vitral.model.positions import sincos_1d
+from vitral.model.positions import Rotation, sincos_1d
+from vitral.model.swin import Swin
 from vitral.model.vit import Block, ViT
 
 Fuse = Literal["mean", "max", "min"]
@@ -25,7 +27,7 @@ FUSIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def class_token_map(model: ViT, images: Tensor, block: int = -1) -> Tensor:  # → (B, down, across)
+def class_token_map(model: ViT | Swin, images: Tensor, block: int = -1) -> Tensor:  # → (B, down, across)
     """The attention of the class token to each patch, in one block; the mean over heads.
 
     Where the answer is read from other tokens, the mean over those: of both in a distilled model, of the patches in
@@ -39,15 +41,27 @@ def class_token_map(model: ViT, images: Tensor, block: int = -1) -> Tensor:  # �
     return answer_by_head(model, images, blocks=block).mean(dim=(1, 2))
 
 
-def answer_by_head(model: ViT, images: Tensor, blocks: Some = -1) -> Tensor:  # → (B, blocks, heads, down, across)
+def answer_by_head(
+    model: ViT | Swin, images: Tensor, blocks: Some = -1, *, outputs: Tensor | None = None
+) -> Tensor:  # → (B, blocks, heads, down, across)
     """The attention of the answer to each patch, for each head of these blocks: the mean over the tokens that it is
-    read from, weighted by `readout_weights`."""
+    read from, weighted by `readout_weights`. `outputs`, (B,), are those that are meant where tasks have their own."""
+    return torch.stack(list(answer_by_block(model, images, blocks, outputs=outputs).values()), dim=1)
+
+
+def answer_by_block(
+    model: ViT | Swin, images: Tensor, blocks: Some = -1, *, outputs: Tensor | None = None
+) -> dict[int, Tensor]:  # each (B, heads, down, across)
+    """The same by the number of the block: the stages of a Swin have more and more heads."""
+    if isinstance(model, Swin):
+        return windows.answer_by_block(model, images, blocks)
     maps = attention_maps(model, images, blocks=blocks, queries="answer")
-    weights = readout_weights(model, maps.layout)[list(maps.queries)].to(maps.shares.device)
-    return torch.einsum("bkhqij,q->bkhij", maps.over_patches().float(), weights)
+    weights = _readout(model, images, outputs)[:, 0, list(maps.queries)].to(maps.shares.device)
+    by_block = torch.einsum("bkhqij,bq->bkhij", maps.over_patches().float(), weights)
+    return dict(zip(maps.blocks, by_block.unbind(1), strict=True))
 
 
-def mean_attention(model: ViT, images: Tensor) -> Tensor:  # → (B, down, across)
+def mean_attention(model: ViT | Swin, images: Tensor) -> Tensor:  # → (B, down, across)
     """The attention of the answer to each patch, as the mean of all blocks and all their heads.
 
     >>> from vitral.model.config import ViTConfig
@@ -55,6 +69,8 @@ def mean_attention(model: ViT, images: Tensor) -> Tensor:  # → (B, down, acros
     >>> mean_attention(model, torch.zeros(1, 3, 8, 8)).shape
     torch.Size([1, 2, 2])
     """
+    if isinstance(model, Swin):
+        return windows.mean_attention(model, images)
     weights = readout_weights(model, layout_of(model, images)).to(images.device)
     asks = weights.nonzero()[:, 0]
     # One block's maps are in memory at a time: where the patches are read out, those are T × T for each head.
@@ -65,7 +81,9 @@ def mean_attention(model: ViT, images: Tensor) -> Tensor:  # → (B, down, acros
     return _over_patches(model, images, torch.stack(rows).mean(dim=0)[:, None])
 
 
-def rollout(model: ViT, images: Tensor, *, fuse: Fuse = "mean", discard: float = 0.0) -> Tensor:  # → (B, down, across)
+def rollout(
+    model: ViT | Swin, images: Tensor, *, fuse: Fuse = "mean", discard: float = 0.0
+) -> Tensor:  # → (B, down, across)
     """Attention followed from the answer down to the patches (Abnar and Zuidema 2020, arXiv:2005.00928).
 
     Heads are fused into one map per block; a residual adds as much of the token itself as attention adds of others, and
@@ -81,11 +99,15 @@ def rollout(model: ViT, images: Tensor, *, fuse: Fuse = "mean", discard: float =
         raise RecipeError(f"fuse is {fuse!r}: heads are fused by mean, max or min.")
     if not 0 <= discard < 1:
         raise RecipeError(f"discard is {discard}: it takes a share from 0 up to, and not including, 1.")
-    row = _readout(model, images)
+    if isinstance(model, Swin):
+        if (fuse, discard) != ("mean", 0.0):
+            raise RecipeError("The heads of a Swin's windows are fused by mean, and nothing is discarded.")
+        return windows.rollout(model, images)
+    row, rotation = _readout(model, images), model.rotation(images)
     # From the last block down only one row is to be multiplied, and one block's maps are in memory at a time.
     for block, tokens in reversed(list(zip(_blocks(model), _states(model, images), strict=False))):
         with eval_mode(model):
-            fused = FUSIONS[fuse](block.attn.map(block.norm1(tokens)).float())  # (B, T, T)
+            fused = FUSIONS[fuse](block.attn.map(block.norm1(tokens), rotation).float())  # (B, T, T)
         fused = _without_the_smallest(fused, discard)
         fused.diagonal(dim1=1, dim2=2).add_(1)
         row = row @ (fused / fused.sum(dim=2, keepdim=True))
@@ -100,12 +122,15 @@ def _without_the_smallest(fused: Tensor, share: float) -> Tensor:  # (B, T, T) �
     return fused.flatten(1).scatter(1, smallest, 0.0).view_as(fused)
 
 
-def class_attention(model: ViT, images: Tensor, classes: Tensor | None = None) -> Tensor:  # → (B, down, across)
+def class_attention(
+    model: ViT | Swin, images: Tensor, classes: Tensor | None = None, *, of_number: bool = False
+) -> Tensor:  # → (B, down, across)
     """The patches that speak for a class: attention, weighted by how much more of it would raise that class's logit,
     and followed through all blocks (Chefer, Gur and Wolf 2021, arXiv:2103.15679).
 
     `classes`, (B,), are the numbers of the classes; None: those that the model answers. Each block adds R ← R + Ā R, Ā
-    the mean over heads of A ∘ ∂logit/∂A where that is positive.
+    the mean over heads of A ∘ ∂logit/∂A where that is positive. `of_number`: the output is a number, and what moved it
+    away from the mean is shown, be it up or down.
 
     >>> from vitral.model.config import ViTConfig
     >>> model = ViT(ViTConfig(image_size=8, patch_size=4, width=16, depth=2, heads=2, classes=3))
@@ -113,46 +138,54 @@ def class_attention(model: ViT, images: Tensor, classes: Tensor | None = None) -
     torch.Size([1, 2, 2])
     """
     _check_classes(model, images, classes)
-    row = start = _readout(model, images)
-    for block, tokens, gradient in reversed(_gradients(model, images, classes)):
+    if isinstance(model, Swin):
+        return windows.class_attention(model, images, classes, of_number)
+    row = start = _readout(model, images, classes)
+    rotation = model.rotation(images)
+    for block, tokens, gradient in reversed(_gradients(model, images, classes, of_number)):
         with eval_mode(model):
-            row = row + row @ _relevance(block, tokens, gradient)
+            row = row + row @ _relevance(block, tokens, gradient, rotation)
     # A patch that the answer is read from does not explain the answer by that alone.
     return _over_patches(model, images, row - start)
 
 
-def _gradients(model: ViT, images: Tensor, classes: Tensor | None) -> list[tuple[Block, Tensor, Tensor]]:
+def _gradients(
+    model: ViT, images: Tensor, classes: Tensor | None, of_number: bool
+) -> list[tuple[Block, Tensor, Tensor]]:
     """Each block with the tokens it gets, and with the gradient of the logit by its A V, the heads side by side; both
     (B, T, D)."""
     inputs: list[Tensor] = []
     head_outputs: list[Tensor] = []  # A V, the heads side by side: what `proj` gets
     with eval_mode(model):
-        tokens = model.embed(images)
+        tokens, rotation = model.embed(images), model.rotation(images)
     with eval_mode(model, gradient=True):
         tokens.requires_grad_()  # the weights may be frozen
         for block in _blocks(model):
             inputs.append(tokens.detach())
             hook = block.attn.proj.register_forward_pre_hook(lambda _, args: head_outputs.append(args[0]))
             try:
-                tokens = block(tokens)
+                tokens = block(tokens, rotation=rotation)
             finally:
                 hook.remove()
         logits = torch.stack(model.logits(model.norm(tokens))).mean(dim=0)
         targets = logits.argmax(dim=1) if classes is None else classes.to(logits.device)
-        gradients = torch.autograd.grad(logits.gather(1, targets[:, None]).sum(), head_outputs)
+        explained = logits.gather(1, targets[:, None])  # (B, 1)
+        gradients = torch.autograd.grad((explained.abs() if of_number else explained).sum(), head_outputs)
     return list(zip(_blocks(model), inputs, gradients, strict=True))
 
 
-def _relevance(block: Block, tokens: Tensor, gradient: Tensor) -> Tensor:  # (B, T, D), (B, T, D) → (B, T, T)
+def _relevance(  # (B, T, D), (B, T, D) → (B, T, T)
+    block: Block, tokens: Tensor, gradient: Tensor, rotation: Rotation
+) -> Tensor:
     """The positive part of A ∘ ∂logit/∂A, mean over heads. As the heads give A V, ∂/∂A = ∂/∂(A V) Vᵀ."""
     x = block.norm1(tokens)
-    _, _, values = block.attn.queries_keys_values(x)  # (B, heads, T, D/heads)
+    _, _, values = block.attn.queries_keys_values(x, rotation)  # (B, heads, T, D/heads)
     by_head = gradient.unflatten(2, (block.attn.heads, -1)).transpose(1, 2)
-    attention = block.attn.map(x)  # changed in place, for it is large
+    attention = block.attn.map(x, rotation)  # changed in place, for it is large
     return attention.mul_(by_head @ values.mT).relu_().mean(dim=1).float()
 
 
-def _check_classes(model: ViT, images: Tensor, classes: Tensor | None) -> None:
+def _check_classes(model: ViT | Swin, images: Tensor, classes: Tensor | None) -> None:
     count = model.config.classes
     if count == 0:
         raise RecipeError("This model has no classes that a map could speak for. Attention and rollout need none.")
@@ -172,15 +205,18 @@ def _blocks(model: ViT) -> list[Block]:
 def _states(model: ViT, images: Tensor) -> list[Tensor]:  # → each (B, T, D)
     """The tokens that each block gets, and those that the last one gives."""
     with eval_mode(model):
-        states = [model.embed(images)]
+        states, rotation = [model.embed(images)], model.rotation(images)
         for block in model.blocks:
-            states.append(block(states[-1]))
+            states.append(block(states[-1], rotation=rotation))
     return states
 
 
-def _readout(model: ViT, images: Tensor) -> Tensor:  # → (B, 1, T)
-    """`readout_weights` as one row per image."""
-    return readout_weights(model, layout_of(model, images)).to(images.device).expand(len(images), 1, -1)
+def _readout(model: ViT, images: Tensor, outputs: Tensor | None = None) -> Tensor:  # → (B, 1, T)
+    """`readout_weights` as one row per image: of these outputs, (B,), or of all."""
+    layout = layout_of(model, images)
+    if outputs is None:
+        return readout_weights(model, layout).to(images.device).expand(len(images), 1, -1)
+    return torch.stack([readout_weights(model, layout, output)[None] for output in outputs.tolist()]).to(images.device)
 
 
 def _over_patches(model: ViT, images: Tensor, row: Tensor) -> Tensor:  # (B, 1, T) → (B, down, across)
@@ -191,7 +227,7 @@ def _over_patches(model: ViT, images: Tensor, row: Tensor) -> Tensor:  # (B, 1, 
 FOR_A_CLASS = "class-attention"  # the one method that needs classes
 
 # What `--method` names.
-METHODS: Mapping[str, Callable[[ViT, Tensor], Tensor]] = {
+METHODS: Mapping[str, Callable[[ViT | Swin, Tensor], Tensor]] = {
     "attention": class_token_map,
     "mean-attention": mean_attention,
     "rollout": rollout,
@@ -229,7 +265,7 @@ def top_mass(rows: Tensor, mass: float = 0.6) -> Tensor:  # (…, N) → (…, N
     return torch.zeros_like(mask).scatter(-1, order, mask)
 
 
-def patch_features(model: ViT, images: Tensor) -> Tensor:  # → (B, down, across, D)
+def patch_features(model: ViT | Swin, images: Tensor) -> Tensor:  # → (B, down, across, D)
     """The features of each patch after the last block and its norm."""
     layout = layout_of(model, images)
     with eval_mode(model):
@@ -253,11 +289,20 @@ def feature_colours(features: Tensor) -> Colours:  # (B, down, across, D)
     """
     rows = normalize(features.float(), dim=-1)  # a few tokens can be very long, and would be all that is seen
     subject = _subject(_project(rows.flatten(0, 2), 1).view(rows.shape[:3]))
-    low_to_high = _project(rows[subject], 3)
-    low, high = low_to_high.quantile(0.02, dim=0), low_to_high.quantile(0.98, dim=0)
     rgb = torch.zeros(*rows.shape[:3], 3, device=rows.device)
-    rgb[subject] = ((low_to_high - low) / (high - low).clamp(min=1e-9)).clamp(0, 1)
+    rgb[subject] = _colours(rows[subject])
     return Colours(rgb, subject)
+
+
+def patch_colours(features: Tensor) -> Tensor:  # (B, down, across, D) → (B, down, across, 3)
+    """All patches of all pictures in common colours, from 0 to 1: the first three principal components."""
+    return _colours(normalize(features.float(), dim=-1).flatten(0, 2)).view(*features.shape[:3], 3)
+
+
+def _colours(rows: Tensor) -> Tensor:  # (n, D) → (n, 3)
+    low_to_high = _project(rows, 3)
+    low, high = low_to_high.quantile(0.02, dim=0), low_to_high.quantile(0.98, dim=0)
+    return ((low_to_high - low) / (high - low).clamp(min=1e-9)).clamp(0, 1)
 
 
 def _subject(component: Tensor) -> Tensor:  # (B, down, across) → bool
@@ -355,17 +400,23 @@ def resampled_positions(model: ViT, grid: tuple[int, int]) -> ResampledPositions
     return ResampledPositions(_positions(model, model.config.grid), _positions(model, grid), how)
 
 
+ADDS_NOTHING = {
+    "none": "it knows no positions",
+    "relative": "its attention compares distances instead",
+    "rotary": "its attention turns queries and keys instead",
+}
+
+
 def _positions(model: ViT, grid: tuple[int, int]) -> Tensor:  # → (down, across, D)
     kind = model.config.positions.kind
-    if kind in ("none", "relative"):
-        why = {"none": "it knows no positions", "relative": "its attention compares distances instead"}[kind]
-        raise RecipeError(f"This model adds no positions to its tokens: {why} (model.positions {kind}).")
+    if kind in ADDS_NOTHING:
+        raise RecipeError(f"This model adds no positions to its tokens: {ADDS_NOTHING[kind]} (model.positions {kind}).")
     with eval_mode(model):
         table = model.positions(model.pos_embed, grid)[0].float()
     return table[model.config.extra :].unflatten(0, grid)
 
 
-def first_filters(model: ViT, count: int = 28) -> Tensor:  # → (count, patch, patch, C)
+def first_filters(model: ViT | Swin, count: int = 28) -> Tensor:  # → (count, patch, patch, C)
     """The principal components of the filters of the first layer (the paper's figure 7, left).
 
     In a stem of convolutions a filter has the size of the first kernel. There are no more components than directions

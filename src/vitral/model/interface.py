@@ -8,12 +8,16 @@ Shapes: B images, C channels, H height, W width, T tokens, D width of a token, F
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from types import MethodType
 from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
 
 from vitral.errors import DataError, RecipeError
 from vitral.model.config import ModelConfig, Regularise
@@ -38,7 +42,7 @@ class Model(nn.Module, ABC):
     config: ModelConfig
     regularise: Regularise
 
-    attends: ClassVar[bool] = False  # has attention to look at
+    attends: bool = False  # has attention to look at
     drops_patches: ClassVar[bool] = False  # `features` can leave patches out: `keep`
     any_size: ClassVar[bool] = False  # takes images of other sizes than the config's
     splits: ClassVar[bool] = False  # has `tokens_after` and `head_tokens_from`
@@ -75,6 +79,11 @@ class Model(nn.Module, ABC):
         """What Muon orthogonalises: names of weights, and how many matrices lie in each, one above the other."""
         return {}
 
+    def layer_weights(self) -> list[str]:
+        """What weight decay acts on, where it does not act on all: names of the weights of linear layers and
+        convolutions, and not biases, norms, tokens or tables of positions."""
+        return layer_weights(self)
+
     def fit_inputs(self, images: Tensor) -> None:  # (B, C, H, W)
         """Fit layers that are measured and not learned, on some training images before the first step."""
         return
@@ -82,6 +91,28 @@ class Model(nn.Module, ABC):
     def refit_norms(self, batches: Iterable[Tensor]) -> None:  # each (B, C, H, W)
         """Measure what BatchNorms remember anew, as the weights are now."""
         return
+
+    def repeated_blocks(self) -> list[nn.Module]:
+        """The blocks, from the input to the head: what lies in `blocks`, of the model or of its parts."""
+        places = (module for name, module in self.named_modules() if name.rpartition(".")[2] == "blocks")
+        return [block for place in places for block in place.children()]
+
+    def recompute_blocks(self) -> None:
+        """From now on a block keeps only what it is given, and makes the rest anew on the way back. The last one keeps
+        all: the way back begins there."""
+        blocks = self.repeated_blocks()[:-1]
+        if not blocks:
+            raise RecipeError(
+                "train.recompute saves memory block by block, and a model of kind "
+                f"{self.config.kind} has no two blocks in `blocks`: set train.recompute=false."
+            )
+        if any(isinstance(module, _BatchNorm) for block in blocks for module in block.modules()):
+            raise RecipeError(
+                "train.recompute goes through blocks twice, and the BatchNorm in those of a model of kind "
+                f"{self.config.kind} would remember each batch twice: set train.recompute=false."
+            )
+        for block in blocks:  # that of the class: twice is once, also for a copy
+            block.forward = partial(checkpoint, MethodType(type(block).forward, block), use_reentrant=False)
 
     def step_words(self) -> dict[str, str]:
         """What the steps that `shapes` lists are, in words, by name (blocks.*.attn); others have their class."""
@@ -98,6 +129,11 @@ class Model(nn.Module, ABC):
     def head_tokens_from(self, tokens: Tensor, depth: int) -> Tensor:  # (B, T, D) → (B, t, D)
         """`head_tokens`, from where `tokens_after` stopped."""
         raise NotImplementedError
+
+    def states(self, images: Tensor) -> Iterator[Tensor]:  # (B, C, H, W) → each (B, T, D)
+        """The tokens that the first block gets, and those that each block gives, for those who want to see them: of a
+        model that has but one size and number of tokens."""
+        return iter(())
 
     def patch_tokens(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, N, D)
         """Those of the features that stand for places in the image, in reading order."""
@@ -117,8 +153,8 @@ class Model(nn.Module, ABC):
     def __repr__(self) -> str:
         height, width = self.config.height_width
         count = sum(parameter.numel() for parameter in self.parameters())
-        images, classes = f"{height}×{width}×{self.config.channels}", self.config.classes
-        return f"{type(self).__name__}({images} → {classes} classes; {count:,} parameters)"
+        images, outputs = f"{height}×{width}×{self.config.channels}", outputs_in_words(self.config)
+        return f"{type(self).__name__}({images} → {outputs}; {count:,} parameters)"
 
     def grid_of(self, images: Tensor) -> tuple[int, int]:
         """How many places `patch_tokens` has for these images: (down, across). Images that do not fit are refused."""
@@ -132,11 +168,37 @@ class Model(nn.Module, ABC):
             raise DataError(
                 f"Patches of {stride} pixels do not divide images of {height}×{width}. Try {below} or {above}."
             )
-        return height // stride, width // stride
+        cell = self.config.cell
+        return -(-height // cell), -(-width // cell)
+
+    def plain(self) -> "Model":
+        """A model that does the same with the parts that other libraries know: itself, unless it has other parts."""
+        return self
 
     def at(self, image_size: int | tuple[int, int]) -> Self:
         """A copy of the model made for another image size."""
         raise RecipeError(f"A model of kind {self.config.kind} is made for one image size: it has no other.")
+
+    def copy_with(self, config: ModelConfig, state: Mapping[str, Tensor]) -> Self:
+        """A copy with another config and tensors of its own; what is frozen stays so."""
+        with torch.device("meta"):
+            model = type(self)(config, self.regularise)
+        model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
+        for ours, theirs in zip(self.parameters(), model.parameters(), strict=True):
+            theirs.requires_grad_(ours.requires_grad)
+        return model.train(self.training)
+
+
+def outputs_in_words(config: ModelConfig) -> str:
+    """How many outputs a model has: one is a number, and no class."""
+    if not config.classes:
+        return "no head"
+    return "1 output" if config.classes == 1 else f"{config.classes} classes"
+
+
+def layer_weights(module: nn.Module) -> list[str]:
+    """The names of the weights of all linear and convolution layers."""
+    return [f"{name}.weight" for name, layer in module.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
 
 
 def _part(layer: str) -> PartOfModel:

@@ -1,4 +1,4 @@
-"""What `model.kind` can be: the tutorials' configs beside `ViTConfig`, and the union of all. Imports no torch.
+"""What `model.kind` can be: the tutorials' configs, and the union of all. Imports no torch.
 
 The models themselves are in tutorials.py. By default they have the sizes of ViT-B/16; the recipes that are named after
 their authors have the sizes of the tutorials.
@@ -9,7 +9,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, InstanceOf, SerializeAsAny, Tag, model_validator
 
 from vitral.model.config import (
+    BACKBONES,
+    HYBRIDS,
     KINDS,
+    SIZES,
+    VIT_NAMES,
     Blocks,
     Mlp,
     ModelConfig,
@@ -18,6 +22,8 @@ from vitral.model.config import (
     UnresolvedConfig,
     ViTConfig,
 )
+from vitral.model.resnet_config import RESNETS, ResNetConfig
+from vitral.model.swin_config import SWINS, SwinConfig
 from vitral.plugin import is_plugin
 from vitral.settings import Part
 
@@ -82,6 +88,23 @@ class BourkeConfig(TutorialConfig):
     pool: Pool = _default("pool", Pool(norm="none"))
 
 
+NAMED = (*VIT_NAMES, *HYBRIDS, *RESNETS, *SWINS)  # some of the sizes that `config_named` knows
+
+
+def config_named(name: str) -> ModelConfig | None:
+    """The config of a size by its name, such as B/16, R50+B/16, R50x1 or swin-T; None where it is no such name.
+
+    >>> config_named("R50x1").kind, config_named("swin-T").kind, config_named("digits")
+    ('resnet', 'swin', None)
+    """
+    size = name.partition("/")[0]
+    if size in SIZES or any(size.startswith(f"{backbone}+") for backbone, _ in BACKBONES):
+        return ViTConfig.named(name)
+    if name in SWINS:
+        return SwinConfig.named(name.removeprefix("swin-"))
+    return ResNetConfig.named(name) if name in RESNETS else None
+
+
 def _tag(config: Any) -> str:
     """Which class reads a table `[model]`."""
     if isinstance(config, ModelConfig):
@@ -97,6 +120,8 @@ AnyModelConfig = Annotated[
     | Annotated[OwenConfig, Tag("owen")]
     | Annotated[PulferConfig, Tag("pulfer")]
     | Annotated[BourkeConfig, Tag("bourke")]
+    | Annotated[ResNetConfig, Tag("resnet")]
+    | Annotated[SwinConfig, Tag("swin")]
     | Annotated[UnresolvedConfig, Tag("own")]
     | Annotated[InstanceOf[SerializeAsAny[ModelConfig]], Tag("ready")],
     Discriminator(_tag),

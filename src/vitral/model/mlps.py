@@ -27,11 +27,11 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 class Gelu(nn.Module):
     """Two layers with a GELU between them (the paper's section 3.1)."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, bias: bool = True) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(config.width, config.mlp_size)
+        self.fc1 = nn.Linear(config.width, config.mlp_size, bias)
         self.act = ACTIVATIONS[config.mlp.kind]()
-        self.fc2 = nn.Linear(config.mlp_size, config.width)
+        self.fc2 = nn.Linear(config.mlp_size, config.width, bias)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
         return self.fc2(self.act(self.fc1(x)))
@@ -40,10 +40,10 @@ class Gelu(nn.Module):
 class SwiGlu(nn.Module):
     """One layer gives a gate and a value of the hidden size, packed, the gate first (Shazeer 2020; DINOv2)."""
 
-    def __init__(self, config: ViTConfig) -> None:
+    def __init__(self, config: ViTConfig, bias: bool = True) -> None:
         super().__init__()
-        self.fc1 = nn.Linear(config.width, 2 * config.mlp_size)
-        self.fc2 = nn.Linear(config.mlp_size, config.width)
+        self.fc1 = nn.Linear(config.width, 2 * config.mlp_size, bias)
+        self.fc2 = nn.Linear(config.mlp_size, config.width, bias)
 
     def forward(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, T, D)
         gate, value = self.fc1(x).chunk(2, dim=-1)

@@ -1,8 +1,8 @@
 """Where each token stands: one class for each word that `positions` can be in a config.
 
 A class says what table the model holds, and what is added to the tokens of an image, whatever its size. The table,
-`pos_embed`, is a parameter of the model, so that it has timm's name. Relative positions are not added to tokens: they
-are a bias of attention, in every block.
+`pos_embed`, is a parameter of the model, so that it has timm's name. Two kinds are not added to tokens, and come in at
+attention, in every block: relative positions are a bias of it, and rotary ones turn queries and keys.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
 
+from vitral.errors import RecipeError
 from vitral.model.config import ViTConfig
 
 Grid = tuple[int, int]
@@ -82,7 +83,8 @@ class Learned2D(Learned):
 
 
 class FixedTable:
-    """Waves of many lengths: nothing to learn, a value for every grid. With `none` and `relative` nothing is added."""
+    """Waves of many lengths: nothing to learn, a value for every grid. With `none`, `relative` and `rotary` nothing is
+    added."""
 
     def __init__(self, config: ViTConfig) -> None:
         self.width, self.extra = config.width, config.extra
@@ -132,6 +134,7 @@ WAVES: dict[str, Callable[[Grid, int, int], Tensor]] = {
     "sincos-2d": sincos_2d,
     "none": nothing,
     "relative": nothing,
+    "rotary": nothing,
 }
 
 
@@ -174,6 +177,83 @@ def keys_for(keys: Tensor, patches: int) -> Tensor:  # (2n − 1, D/heads) → (
     return resampled[0].T.contiguous()
 
 
+Rotation = Tensor | None  # cosines and sines for each token, (2, 1 or B, 1, T, D/heads); None: nothing is turned
+
+
+def no_rotation(config: ViTConfig, grid: Grid, device: torch.device, keep: Tensor | None = None) -> None:
+    return None
+
+
+def rotation(  # → (2, 1 or B, 1, T, D/heads)
+    config: ViTConfig, grid: Grid, device: torch.device, keep: Tensor | None = None
+) -> Tensor:
+    """By how much each token is turned: a pair of numbers of a head is a point in a plane, and is turned by an angle.
+
+    The angle is the place of the patch times the frequency of the pair, so that the product of a query and a key knows
+    how far apart they are (Su et al. 2021). Half the pairs are turned by the row, half by the column. A place is the
+    centre of a patch, between −1 and 1 in any image: there is nothing to resample. Tokens that are no patches stay as
+    they are, turned by 0 (DINOv3).
+    """
+    waves = config.width // config.heads // 4
+    # In float64, as all fixed waves here; turning itself is done in float32.
+    frequencies = 2 * torch.pi / config.positions.base ** (torch.arange(waves, dtype=torch.float64) / waves)
+    centres = [2 * (torch.arange(n, dtype=torch.float64) + 0.5) / n - 1 for n in grid]
+    places = torch.cartesian_prod(*centres)  # (N, 2): row and column
+    angles = (places[:, :, None] * frequencies).flatten(1).repeat(1, 2)  # (N, D/heads): both numbers of a pair alike
+    angles = pad(angles, (0, 0, config.extra, 0))  # (T, D/heads)
+    table = torch.stack([angles.cos(), angles.sin()]).float().to(device)  # (2, T, D/heads)
+    if keep is None:
+        return table[:, None, None]
+    extra = torch.arange(config.extra, device=device).expand(len(keep), -1)
+    rows = torch.cat([extra, config.extra + keep], dim=1)  # (B, extra + K)
+    return table[:, rows[:, None]]
+
+
+def unrotated(x: Tensor, rotation: Rotation) -> Tensor:
+    return x
+
+
+def rotated(x: Tensor, rotation: Rotation) -> Tensor:  # (B, heads, T, D/heads), (2, 1 or B, 1, T, D/heads) → as x
+    """Queries or keys, turned. The pairs are number i of the first half of a head and number i of the second."""
+    if rotation is None:
+        raise RecipeError("This model turns queries and keys by place: give its blocks model.rotation(images) too.")
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = rotation
+    return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)
+
+
+def at_distances(table: Tensor, window: Grid, other: Grid) -> Tensor:  # ((2h − 1)(2w − 1), heads) → as for `other`
+    """A table with a row for each distance in a window, (h, w), for another window, as timm brings it there.
+
+    Near distances matter most: the rows are laid out ever wider apart, by a factor q, so that the outermost keep their
+    place at the edge, and are read at whole distances. Where the other window is the smaller one q stays at 1.01.
+    """
+    if window == other:
+        return table
+    down, across = (_weights(own, new, table) for own, new in zip(window, other, strict=True))
+    plane = table.unflatten(0, (2 * window[0] - 1, 2 * window[1] - 1))  # (down, across, heads)
+    return torch.einsum("di,ej,ijk->dek", down, across, plane).flatten(0, 1)
+
+
+def _weights(window: int, other: int, like: Tensor) -> Tensor:  # → (2 other − 1, 2 window − 1)
+    """How much of each row at the old distances is in each at the new ones."""
+    low, high = 1.01, 1.5
+    while high - low > 1e-6:
+        q = (low + high) / 2
+        low, high = (low, q) if sum(q**n for n in range(window - 1)) > other - 1 else (q, high)
+    far = [sum(low**n for n in range(steps)) for steps in range(window)]  # 0, 1, 1 + q, 1 + q + q², …
+    places = torch.tensor([-one for one in far[:0:-1]] + far, dtype=torch.float64)
+    wanted = torch.arange(1.0 - other, other, dtype=torch.float64).clamp(places[0], places[-1])
+    right = torch.searchsorted(places, wanted).clamp(1, max(1, len(places) - 1))
+    weights = torch.zeros(len(wanted), len(places), dtype=torch.float64)
+    if len(places) == 1:
+        return torch.ones_like(weights).to(like)
+    share = (wanted - places[right - 1]) / (places[right] - places[right - 1])
+    weights.scatter_(1, right[:, None], share[:, None])
+    weights.scatter_(1, right[:, None] - 1, 1 - share[:, None])
+    return weights.to(like)
+
+
 def precisely(resample: Callable[..., Tensor], plane: Tensor, size: tuple[int, ...]) -> Tensor:
     """Resample in at least float32: the weights of a bicubic filter are too fine for half precision."""
     return resample(plane.to(torch.promote_types(plane.dtype, torch.float32)), size).to(plane.dtype)
@@ -209,6 +289,9 @@ POSITIONS: dict[str, type[Learned] | type[FixedTable]] = {
     "relative": FixedTable,
     "sincos-1d": FixedTable,
     "sincos-2d": FixedTable,
+    "rotary": FixedTable,
     "none": FixedTable,
 }
 BIASES: dict[str, type[NoBias] | type[RelativeBias]] = {kind: NoBias for kind in POSITIONS} | {"relative": RelativeBias}
+ROTATIONS: dict[str, Callable[..., Rotation]] = {kind: no_rotation for kind in POSITIONS} | {"rotary": rotation}
+TURNS: dict[str, Callable[..., Tensor]] = {kind: unrotated for kind in POSITIONS} | {"rotary": rotated}

@@ -45,7 +45,7 @@ def shapes(config: ModelConfig) -> list[ShapeRow]:
     shape; or what a larger module does itself, between those inside it; or a parameter that it holds itself.
 
     >>> from vitral.model.config import ViTConfig
-    >>> sum(row.parameters * row.times for row in shapes(ViTConfig()))
+    >>> count_parameters(shapes(ViTConfig()))
     86567656
     """
     model, images = on_meta(config)
@@ -58,6 +58,11 @@ def shapes(config: ModelConfig) -> list[ShapeRow]:
     rows = _join_calls([*embedding, *pooling, *heads, *recorder.unused()])
     words = model.step_words()
     return _fold([replace(row, what=words.get(_with_stars(row.name), row.what)) for row in rows])
+
+
+def count_parameters(rows: Iterable[ShapeRow]) -> int:
+    """How many numbers all these steps learn together."""
+    return sum(row.parameters * row.times for row in rows)
 
 
 def on_meta(config: ModelConfig) -> tuple[Model, Tensor]:

@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, gelu, pad
 
 from vitral.errors import RecipeError
-from vitral.model.config import ViTConfig
+from vitral.model.config import ModelConfig, ViTConfig
+from vitral.model.norms import norm
+from vitral.model.resnet import Backbone
 
 
 class PatchStem(nn.Module):
@@ -28,12 +30,13 @@ class Linear(PatchStem):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        _check_channels(config)
+        check_channels(config)
         P, bias = config.patch_size, config.stem.bias
         self.proj = nn.Conv2d(config.channels, config.width, kernel_size=P, stride=P, bias=bias)
+        self.norm = norm(config, config.width, there=config.stem.norm)
 
     def forward(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, N, D)
-        return self.proj(images).flatten(2).transpose(1, 2)  # the grid (B, D, H/P, W/P), read row by row
+        return self.norm(self.proj(images).flatten(2).transpose(1, 2))  # the grid (B, D, H/P, W/P), read row by row
 
 
 class Conv(PatchStem):
@@ -41,7 +44,7 @@ class Conv(PatchStem):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        _check_channels(config)
+        check_channels(config)
         halvings, channels = config.patch_size.bit_length() - 1, config.stem.channels
         self.convs = nn.Sequential()
         for step in range(halvings):
@@ -66,7 +69,7 @@ class Whitened(PatchStem):
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        _check_channels(config)
+        check_channels(config)
         values = 4 * config.channels
         self.register_buffer("whiten", torch.eye(values).view(values, -1, 2, 2).repeat(2, 1, 1, 1))
         self.whiten[values:] *= -1
@@ -91,15 +94,15 @@ class Whitened(PatchStem):
     @torch.no_grad()
     def refit_norms(self, batches: Iterable[Tensor]) -> None:  # each (B, C, H, W)
         norms, training = [layer for layer in self.convs if isinstance(layer, nn.BatchNorm2d)], self.training
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a plain mean over all batches
+        for layer in norms:
+            layer.reset_running_stats()
+            layer.momentum = None  # a plain mean over all batches
         self.train()
         for images in batches:
             self(images)
         self.train(training)
-        for norm in norms:
-            norm.momentum = 0.1
+        for layer in norms:
+            layer.momentum = 0.1
 
     def forward(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, N, D)
         # A pixel's channels side by side in memory: pools and convolutions are a third faster, and so are small steps.
@@ -108,12 +111,29 @@ class Whitened(PatchStem):
         return self.convs(apart).flatten(2).transpose(1, 2)
 
 
-def _check_channels(config: ViTConfig) -> None:
+class Hybrid(PatchStem):
+    """The places of a ResNet's last map are the patches (the paper's hybrids): each becomes a token by one matrix."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        check_channels(config)
+        self.backbone = Backbone(config.channels, config.stem)
+        side = config.patch_size // config.stem.stride  # places of the map; 1 in the paper
+        self.proj = nn.Conv2d(self.backbone.widths[-1], config.width, side, stride=side, bias=config.stem.bias)
+        self.side = side
+
+    def forward(self, images: Tensor) -> Tensor:  # (B, C, H, W) → (B, N, D)
+        x = self.backbone(images)  # (B, channels, h, w)
+        return self.proj(x).flatten(2).transpose(1, 2)
+
+
+def check_channels(config: ModelConfig) -> None:
+    """Refuse a model by itself of which nobody said how many channels images have."""
     if config.channels == 0:
         raise RecipeError(
             "model.channels is 0, which in a recipe means: as the data has. "
-            "A model by itself has no data: give it, as in ViTConfig(channels=3)."
+            f"A model by itself has no data: give it, as in {type(config).__name__}(channels=3)."
         )
 
 
-STEMS: dict[str, type[PatchStem]] = {"linear": Linear, "conv": Conv, "whitened": Whitened}
+STEMS: dict[str, type[PatchStem]] = {"linear": Linear, "conv": Conv, "whitened": Whitened, "resnet": Hybrid}

@@ -54,8 +54,8 @@ class OwenViT(TutorialViT):
             if isinstance(layer, nn.Linear | nn.Conv2d):
                 nn.init.normal_(layer.weight, std=0.02)
                 nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # all have one
-        nn.init.trunc_normal_(self.cls_token, std=0.02)
-        nn.init.trunc_normal_(self.pos_embed, std=0.02)
+        nn.init.normal_(self.cls_token, std=0.02)
+        nn.init.normal_(self.pos_embed, std=0.02)
 
 
 class SlicedLinear(nn.Module):
@@ -95,6 +95,10 @@ class PulferViT(TutorialViT):
     @torch.no_grad()
     def initialise(self) -> None:
         nn.init.uniform_(self.cls_token)
+
+    def layer_weights(self) -> list[str]:
+        sliced = [f"{name}.weight" for name, layer in self.named_modules() if isinstance(layer, SlicedLinear)]
+        return [*super().layer_weights(), *sliced]
 
     def plain(self) -> ViT:
         """Each slice becomes a block on the diagonal of a full matrix, and the identity mixes the heads."""

@@ -17,21 +17,21 @@ name are in stems.py, positions.py, mlps.py, norms.py, pools.py and heads.py. Pa
 largest library of such models, gives them: most checkpoints fit as they are.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 
+from vitral.model.attend import attend
 from vitral.model.config import Regularise, ViTConfig
 from vitral.model.heads import HEADS, PRE_LOGITS
-from vitral.model.interface import Model
+from vitral.model.interface import Model, layer_weights, outputs_in_words
 from vitral.model.mlps import MLPS
-from vitral.model.norms import Drop, fill_matrix, layer_scale, norm
+from vitral.model.norms import Drop, fill_matrix, keyless_bias, layer_scale, norm
 from vitral.model.patches import select_patches
-from vitral.model.pools import POOLED_WIDTHS, POOLS
-from vitral.model.positions import BIASES, POSITIONS
+from vitral.model.pools import POOLED_WIDTHS, POOLS, attention_pool
+from vitral.model.positions import BIASES, POSITIONS, ROTATIONS, TURNS, Rotation
 from vitral.model.stems import STEMS
 
 
@@ -46,36 +46,41 @@ class Attention(nn.Module):
     def __init__(self, config: ViTConfig, regularise: Regularise) -> None:
         super().__init__()
         self.heads = config.heads
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.attention.bias)
+        self.qkv = nn.Linear(config.width, 3 * config.width, bias=config.attention.bias is True)
+        self.qv_bias = keyless_bias(config)
         self.q_norm = norm(config, config.width // config.heads, there=config.attention.qk_norm)
         self.k_norm = norm(config, config.width // config.heads, there=config.attention.qk_norm)
         self.position_bias = BIASES[config.positions.kind](config)  # nothing, unless positions are relative
-        self.proj = nn.Linear(config.width, config.width)
+        self.turn = TURNS[config.positions.kind]  # as they are, unless positions are rotary
+        self.proj = nn.Linear(config.width, config.width, bias=config.blocks.bias)
         self.dropout = regularise.attention_dropout
 
-    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def queries_keys_values(self, x: Tensor, rotation: Rotation = None) -> tuple[Tensor, Tensor, Tensor]:
         B, T, D = x.shape
-        qkv = self.qkv(x).view(B, T, 3, self.heads, D // self.heads)  # (5)  one product for all three and all heads
+        qkv = self.qv_bias(self.qkv(x))  # (5)  one product for all three and all heads
+        qkv = qkv.view(B, T, 3, self.heads, D // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, heads, T, D/heads)
-        return self.q_norm(q), self.k_norm(k), v
+        return self.turn(self.q_norm(q), rotation), self.turn(self.k_norm(k), rotation), v
 
-    def map(self, x: Tensor) -> Tensor:  # (B, T, D) → (B, heads, T, T)
+    def map(self, x: Tensor, rotation: Rotation = None) -> Tensor:  # (B, T, D) → (B, heads, T, T)
         """A, computed for those who want to see it: row i tells how much token i takes from each token, and sums to 1.
 
         `x` is what `forward` gets: the tokens after `norm1`. `forward` itself leaves A to a fused kernel.
         """
-        q, k, _ = self.queries_keys_values(x)
+        q, k, _ = self.queries_keys_values(x, rotation)
         # Long vectors have large products; divided by √ of their length, softmax does not start out all-or-nothing.
         scores, bias = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5, self.position_bias(q)
         return (scores if bias is None else scores + bias).softmax(dim=-1)  # (6)
 
-    def forward(self, x: Tensor, first: int | None = None) -> Tensor:  # (B, T, D) → (B, T, D)
-        q, k, v = self.queries_keys_values(x)
+    def forward(  # (B, T, D) → (B, T, D)
+        self, x: Tensor, first: int | None = None, rotation: Rotation = None
+    ) -> Tensor:
+        q, k, v = self.queries_keys_values(x, rotation)
         bias, dropout = self.position_bias(q), self.dropout if self.training else 0.0
         if first is not None:  # only so many of the tokens ask; of all of them is taken
             q, bias = q[:, :, :first], bias if bias is None else bias[:, :, :first]
         # A v, (B, heads, T, D/heads), without ever holding all of A
-        taken = scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)  # (7)
+        taken = attend(q, k, v, bias, dropout)  # (7)
         return self.proj(taken.transpose(1, 2).flatten(2))  # (8)  the heads side by side, then mixed
 
 
@@ -89,13 +94,15 @@ class Block(nn.Module):
         self.attn = Attention(config, regularise)
         self.ls1 = layer_scale(config)
         self.norm2 = norm(config, config.width)
-        self.mlp = MLPS[config.mlp.kind](config)
+        self.mlp = MLPS[config.mlp.kind](config, config.blocks.bias)
         self.ls2 = layer_scale(config)
         self.drop = Drop(config, regularise, number)
 
-    def forward(self, tokens: Tensor, first: int | None = None) -> Tensor:  # (B, T, D) → (B, T, D)
+    def forward(  # (B, T, D) → (B, T, D)
+        self, tokens: Tensor, first: int | None = None, rotation: Rotation = None
+    ) -> Tensor:
         """`first` asks for the first so many tokens alone, and spares the work on the others."""
-        tokens = self.drop(self.ls1(self.attn(self.norm1(tokens), first))) + tokens[:, :first]  # (2)
+        tokens = self.drop(self.ls1(self.attn(self.norm1(tokens), first, rotation))) + tokens[:, :first]  # (2)
         return self.drop(self.ls2(self.mlp(self.norm2(tokens)))) + tokens  # (3)
 
 
@@ -118,6 +125,7 @@ class ViT(Model):
         self.regularise = regularise = regularise or Regularise()
         pooled_width = config.width * POOLED_WIDTHS[config.pool.kind]
         self.config = config
+        self.attends = config.pool.kind != "map"  # maps are of blocks, and there one more attention reads the answer
         self.patch_embed = STEMS[config.stem.kind](config)
         for name, count in config.extra_tokens.items():  # cls_token: 1, in the paper
             self.register_parameter(name, nn.Parameter(torch.empty(1, count, config.width)))
@@ -127,6 +135,7 @@ class ViT(Model):
         self.norm_pre = norm(config, config.width, there=config.blocks.first_norm)
         self.blocks = nn.ModuleList(self.block_class(config, regularise, n) for n in range(config.depth))
         self.norm = norm(config, config.width, there=config.pool.norm == "before")
+        self.attn_pool = attention_pool(config)
         self.fc_norm = norm(config, pooled_width, there=config.pool.norm == "after")
         self.pre_logits = PRE_LOGITS[config.head.kind](config, pooled_width)
         for name in config.classifiers:
@@ -146,18 +155,22 @@ class ViT(Model):
         tokens = tokens if keep is None else select_patches(tokens, keep, self.config)
         return self.norm_pre(self.pos_drop(tokens))
 
+    def rotation(self, images: Tensor, keep: Tensor | None = None) -> Rotation:
+        """What blocks need beside the tokens of these images: nothing, unless positions are rotary."""
+        return ROTATIONS[self.config.positions.kind](self.config, self.grid_of(images), images.device, keep)
+
     def features(  # (B, C, H, W) → (B, T, D)
         self, images: Tensor, keep: Tensor | None = None, first: int | None = None
     ) -> Tensor:
         """All tokens after the last block and its norm; or the `first` so many, which takes less time."""
-        tokens = self.embed(images, keep)
+        tokens, rotation = self.embed(images, keep), self.rotation(images, keep)
         for block in self.blocks[:-1]:
-            tokens = block(tokens)
-        return self.norm(self.blocks[-1](tokens, first))  # (4)
+            tokens = block(tokens, rotation=rotation)
+        return self.norm(self.blocks[-1](tokens, first, rotation))  # (4)
 
     def views(self, tokens: Tensor) -> list[Tensor]:  # (B, T, D) → each (B, D)
         """What each classifier sees: the class token, in the paper. It shows no patch, and has gathered from all."""
-        return [self.fc_norm(view) for view in POOLS[self.config.pool.kind](tokens, self.config)]
+        return [self.fc_norm(view) for view in POOLS[self.config.pool.kind](self.attn_pool(tokens), self.config)]
 
     def classify(self, views: Sequence[Tensor]) -> tuple[Tensor, ...]:  # each (B, D) → each (B, classes)
         """One classifier in the paper. A distilled model has a second one, and `forward` gives their mean."""
@@ -173,38 +186,36 @@ class ViT(Model):
     def at(self, image_size: int | tuple[int, int]) -> Self:
         """A copy of the model made for another image size: its position table is resampled once, here, not in use."""
         config = type(self.config).read({**self.config.write(), "image_size": image_size}, "model.")
-        with torch.device("meta"):
-            model = type(self)(config, self.regularise)
-        state = self.positions.baked(self.state_dict(), config.grid)
-        model.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
-        for ours, theirs in zip(self.parameters(), model.parameters(), strict=True):
-            theirs.requires_grad_(ours.requires_grad)
-        return model.train(self.training)
+        return self.copy_with(config, self.positions.baked(self.state_dict(), config.grid))
 
-    def plain(self) -> "ViT":
-        """A ViT that does the same with the parts of this file alone, for libraries that know no others: itself."""
-        return self
+    def states(self, images: Tensor) -> Iterator[Tensor]:  # (B, C, H, W) → each (B, T, D)
+        tokens, rotation = self.embed(images), self.rotation(images)
+        yield tokens
+        for block in self.blocks:
+            tokens = block(tokens, rotation=rotation)
+            yield tokens
 
     def patch_tokens(self, tokens: Tensor) -> Tensor:  # (B, T, D) → (B, N, D)
         return tokens[:, self.config.extra :]
 
     def tokens_after(self, images: Tensor, depth: int) -> Tensor:  # (B, C, H, W) → (B, T, D)
-        tokens = self.embed(images)
+        tokens, rotation = self.embed(images), self.rotation(images)
         for block in self.blocks[:depth]:
-            tokens = block(tokens)
+            tokens = block(tokens, rotation=rotation)
         return tokens
 
     def head_tokens_from(self, tokens: Tensor, depth: int) -> Tensor:  # (B, T, D) → (B, t, D)
+        config = self.config
+        rotation = ROTATIONS[config.positions.kind](config, config.grid, tokens.device)  # of images of its own size
         for block in self.blocks[depth:-1]:
-            tokens = block(tokens)
+            tokens = block(tokens, rotation=rotation)
         if depth < len(self.blocks):
-            tokens = self.blocks[-1](tokens, self.config.tokens_seen)
+            tokens = self.blocks[-1](tokens, config.tokens_seen, rotation)
         return self.norm(tokens)
 
     def matrices(self) -> dict[str, int]:
         """Those of the blocks, of which q, k and v lie in one, and the convolutions of a stem."""
-        layers = [f"{name}.weight" for name, layer in self.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
-        inside = [name for name in layers if name.startswith(("blocks.", "patch_embed.convs."))]
+        inside = [name for name in layer_weights(self) if name.startswith(("blocks.", "patch_embed.convs."))]
         return {name: 3 if name.endswith("qkv.weight") else 1 for name in inside}
 
     def fit_inputs(self, images: Tensor) -> None:
@@ -214,20 +225,23 @@ class ViT(Model):
         self.patch_embed.refit_norms(batches)
 
     def step_words(self) -> dict[str, str]:
-        measures = self.config.stem.kind == "whitened"
+        measures, turns = self.config.stem.kind == "whitened", self.config.positions.kind == "rotary"
+        class_token = "a token per task" if self.config.tokens.outputs else "the class token"
         return {
             "patch_embed": "measured: principal components" if measures else "cut into patches, each times E",
             "patch_embed.proj": "each patch times E",
-            "cls_token": "the class token, before the patches",
+            "cls_token": f"{class_token}, before the patches",
             "dist_token": "the distillation token, before the patches",
             "reg_token": "registers, before the patches",
             "pos_embed": "positions, added to the tokens",
             "blocks.*.attn.qkv": "queries, keys, values",
+            "blocks.*.attn.qv_bias": "a bias of queries and values",
             "blocks.*.attn.position_bias": "queries with distances",
-            "blocks.*.attn": "softmax(q kᵀ / √d) v",
+            "blocks.*.attn": "softmax(q kᵀ / √d) v" + (", q and k turned by place" if turns else ""),
             "blocks.*.attn.proj": "heads mixed; added to the tokens",
             "blocks.*.mlp.fc1": f"up, then {self.config.mlp.kind}",
             "blocks.*.mlp.fc2": "down; added to the tokens",
+            "attn_pool": "a learned query asks the patches",
             "pool": f"what the head sees: {self.config.pool.kind}",
             "pre_logits": "a hidden layer, then tanh",
             "head": "a logit per class",
@@ -262,5 +276,5 @@ class ViT(Model):
         extra = f"{c.extra} extra {'token' if c.extra == 1 else 'tokens'}"
         return (
             f"ViT({height}×{width}×{c.channels} → {down}×{across} patches of {c.patch_size} px + {extra} → "
-            f"{c.depth} blocks of width {c.width}, {c.heads} heads → {c.classes} classes; {parameters:,} parameters)"
+            f"{c.depth} blocks of width {c.width}, {c.heads} heads → {outputs_in_words(c)}; {parameters:,} parameters)"
         )

@@ -14,6 +14,8 @@ from vitral.recipes.cifar10 import cifar10
 from vitral.recipes.cifar10_deit import cifar10_deit
 from vitral.recipes.cifar10_distilled import cifar10_distilled
 from vitral.recipes.cifar10_finetune import cifar10_finetune
+from vitral.recipes.cifar10_resnet import cifar10_resnet
+from vitral.recipes.cifar10_swin import cifar10_swin
 from vitral.recipes.digits import digits
 from vitral.recipes.dino_walk import dino_walk
 from vitral.recipes.food_features import food_features
@@ -36,6 +38,8 @@ RECIPES: Mapping[str, Recipe] = {
     "cifar10": cifar10,
     "cifar10-deit": cifar10_deit,
     "cifar10-distilled": cifar10_distilled,
+    "cifar10-swin": cifar10_swin,
+    "cifar10-resnet": cifar10_resnet,
     "cifar10-finetune": cifar10_finetune,
     "food-features": food_features,
     "food-finetune": food_finetune,
@@ -111,16 +115,17 @@ def find_recipe(name: str) -> Recipe:
 
 
 def has_pictures(name: str, settings: Mapping[str, object] | None = None) -> bool:
-    """Whether this is no recipe but something to learn from: a named set, a folder, a table, an archive.
+    """Whether this is no recipe but something to learn from: a named set, a folder, a table, an archive, shards.
 
     A set that has a recipe of its own name is that recipe, whose model is its own: with weights the pictures are meant.
     """
-    from vitral.data.sources.named import NAMED  # with numpy, which names and files do not need
+    from vitral.data.sources import SHARDS  # with numpy, which names and files do not need
+    from vitral.data.sources.named import NAMED
 
     if name in RECIPES and name in NAMED:
         return (settings or {}).get("init.weights", "none") != "none"
     is_recipe = name in RECIPES or name.endswith((".toml", ".py")) or ".py:" in name
-    return not is_recipe and (name in NAMED or Path(name).exists())
+    return not is_recipe and (name in NAMED or name.startswith(SHARDS) or Path(name).exists())
 
 
 def _from_python(path: str, name: str) -> Recipe:

@@ -1,4 +1,4 @@
-"""The trainings of the paper: every ViT of its table 3, and how it fine-tunes.     vitral train paper-b16-imagenet
+"""The trainings of the paper: all 13 rows of its table 3, and how its ViTs fine-tune.   vitral train paper-b16-imagenet
 
 "An Image is Worth 16x16 Words" (Dosovitskiy et al. 2021), appendix B.1. Ours: not measured, they take a large machine.
 
@@ -11,7 +11,9 @@ of warm-up. `train.warmup` is a share of the steps, so these are
     ImageNet      1.28 M pictures       312 steps an epoch   300 epochs 0.1068
 
 and the same share of however many steps other pictures give. Where a row has two numbers of epochs, the plain name has
-the larger. The row of ImageNet says ViT-*: these are the four that the paper's table 5 has on ImageNet.
+the larger. The row of ImageNet says ViT-*: these are the four that the paper's table 5 has on ImageNet. R50x1 and its
+like are BiT's ResNets, which have no hidden layer before the classifier; R50+ViT-B/16 is a ViT whose patches are the
+places of a ResNet's map.
 
 AdamW, not Adam: the code of these trainings was not published, but what the authors did publish is written with Flax,
 whose Adam takes an "AdamW style weight decay rate (relative to learning rate)", and their later big_vision refuses
@@ -35,6 +37,7 @@ from typing import Literal, NamedTuple
 
 from vitral.data.config import Augment, Data
 from vitral.model.config import Head, Regularise, ViTConfig
+from vitral.model.resnet_config import ResNetConfig
 from vitral.recipe import Recipe
 from vitral.training.config import SGD, AdamW, Init, Schedule, Train
 
@@ -61,6 +64,12 @@ TABLE_3 = (
     Row(("L/32",), "JFT-300M", (7,), 6e-4, "linear", 0.1, 0.0),
     Row(("L/16",), "JFT-300M", (14, 7), 4e-4, "linear", 0.1, 0.0),
     Row(("H/14",), "JFT-300M", (14,), 3e-4, "linear", 0.1, 0.0),
+    Row(("R50x1", "R50x2"), "JFT-300M", (7,), 1e-3, "linear", 0.1, 0.0),
+    Row(("R101x1",), "JFT-300M", (7,), 8e-4, "linear", 0.1, 0.0),
+    Row(("R152x1", "R152x2"), "JFT-300M", (7,), 6e-4, "linear", 0.1, 0.0),
+    Row(("R50+B/16", "R50+B/32"), "JFT-300M", (7,), 8e-4, "linear", 0.1, 0.0),
+    Row(("R50+L/32",), "JFT-300M", (7,), 2e-4, "linear", 0.1, 0.0),
+    Row(("R50+L/16",), "JFT-300M", (14, 7), 4e-4, "linear", 0.1, 0.0),
     Row(("B/16", "B/32"), "ImageNet-21k", (90,), 1e-3, "linear", 0.03, 0.1),
     Row(("L/16", "L/32"), "ImageNet-21k", (90, 30), 1e-3, "linear", 0.03, 0.1),
     Row(("B/16", "B/32", "L/16", "L/32"), "ImageNet", (300,), 3e-3, "cosine", 0.3, 0.1),
@@ -70,10 +79,16 @@ TABLE_3 = (
 DATA = Data(source="ask", mean=(0.5,) * 3, std=(0.5,) * 3, augment=Augment(crop=0.05, flip="random"))
 
 
+def _model(size: str) -> ViTConfig | ResNetConfig:
+    if "/" not in size:
+        return ResNetConfig.named(size, image_size=224, classes=0)
+    return ViTConfig.named(size, image_size=224, classes=0).model_copy(update={"head": Head(kind="mlp")})
+
+
 def _recipe(row: Row, size: str, epochs: int) -> Recipe:
     steps = PICTURES[row.dataset] // BATCH * epochs
     return Recipe(
-        model=ViTConfig.named(size, image_size=224, classes=0).model_copy(update={"head": Head(kind="mlp")}),
+        model=_model(size),
         data=DATA,
         train=Train(
             epochs=epochs,
@@ -104,7 +119,12 @@ def _finetuning(size: str, pixels: int) -> Recipe:
 
 
 def _short(size: str) -> str:
-    return f"paper-{size.replace('/', '').lower()}"
+    return f"paper-{size.replace('/', '').replace('+', '-').lower()}"
+
+
+def _words(size: str) -> str:
+    """As the paper writes it: ViT-B/16, R50x1, R50+ViT-B/16."""
+    return size.replace("+", "+ViT-") if size.startswith("R") else f"ViT-{size}"
 
 
 def _name(row: Row, size: str, epochs: int) -> str:
@@ -120,7 +140,7 @@ PAPER = {
     **{f"{_short(size)}-finetune": _finetuning(size, pixels) for size, pixels in FINETUNED.items()},
 }
 ABOUT = {
-    **{_name(*one): f"The paper's ViT-{one[1]} on {one[0].dataset}, {one[2]} epochs." for one in _TRAININGS},
+    **{_name(*one): f"The paper's {_words(one[1])} on {one[0].dataset}, {one[2]} epochs." for one in _TRAININGS},
     **{
         f"{_short(size)}-finetune": f"The paper's fine-tuning of ViT-{size} at {pixels} pixels, 20,000 steps."
         for size, pixels in FINETUNED.items()

@@ -5,6 +5,7 @@ from copy import deepcopy
 import torch
 
 from vitral.model.interface import Model
+from vitral.training.parallel import local
 
 
 class Average:
@@ -21,6 +22,7 @@ class Average:
         if self.decay:
             # The average is short at first, so that a short run does not end as it began.
             decay = min(self.decay, (1 + step) / (10 + step))
-            torch._foreach_lerp_(list(self.model.parameters()), list(self.trained.parameters()), 1 - decay)
-            for ours, theirs in zip(self.model.buffers(), self.trained.buffers(), strict=True):
-                ours.copy_(theirs)  # averages already, of a BatchNorm
+            ours, theirs = ([local(one) for one in model.parameters()] for model in (self.model, self.trained))
+            torch._foreach_lerp_(ours, theirs, 1 - decay)
+            for average, last in zip(self.model.buffers(), self.trained.buffers(), strict=True):
+                average.copy_(last)  # averages already, of a BatchNorm

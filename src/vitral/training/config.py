@@ -13,6 +13,9 @@ from vitral.model.config import Regularise
 from vitral.plugin import is_plugin
 from vitral.settings import Part, Settings, as_table
 
+# What comes after the weights takes at most this share of the training, or so many seconds; the rest is for `evaluate`.
+AFTER, LEAST_AFTER = 0.1, 15.0
+
 
 def _require_unit(budget: Any) -> Any:
     if isinstance(budget, int | float):
@@ -103,9 +106,22 @@ class Init(Settings):
     weights: str = Field(
         default="none", description="a file or folder of weights, a run, hf:org/model, ask; none: a new model"
     )
-    mode: Literal["full", "gentle", "probe"] = Field(
+    mode: Literal["full", "gentle", "lora", "probe"] = Field(
         default="full",
-        description="all learns alike; or each block at 3/4 of the next one's rate; or the head alone",
+        description="all learns alike; or each block at 3/4 of the next one's rate; or the head, and thin matrices "
+        "beside those of the blocks, which become part of them in the end; or the head alone",
+    )
+    rank: StrictInt = Field(
+        default=8,
+        ge=1,
+        exclude_if=lambda rank: rank == 8,  # it came after format 1
+        description="lora: how thin the matrices are: rows of the one, columns of the other",
+    )
+    alpha: float = Field(
+        default=8.0,
+        gt=0,
+        exclude_if=lambda alpha: alpha == 8.0,  # it came after format 1
+        description="lora: the product of the two counts alpha / rank times",
     )
     freeze: StrictInt = Field(default=0, ge=0, description="the embedding and so many first blocks stay as they are")
     thaw: Share = Field(
@@ -131,6 +147,10 @@ class Init(Settings):
             raise ValueError("init.thaw goes with init.freeze, as in init.mode=gentle init.freeze=6 init.thaw=0.5.")
         if self.views and not (self.freeze or self.mode == "probe"):
             raise ValueError("init.views is for frozen blocks, and none is: set init.freeze or init.mode=probe.")
+        if self.mode == "lora" and self.thaw:
+            raise ValueError("init.mode lora leaves the weights that it began with as they are: leave init.thaw out.")
+        if self.mode != "lora" and (self.rank, self.alpha) != (8, 8.0):
+            raise ValueError(f"init.rank and init.alpha go with init.mode lora, and it is {self.mode}.")
         if self.mode == "probe" and self.freeze:
             raise ValueError("init.mode probe freezes all blocks: leave init.freeze out.")
         return self
@@ -155,7 +175,8 @@ class Teacher(Settings):
 
 class ClassificationSettings(Part):
     """`classification`: the label is to be the most probable class; train.label_smoothing, train.class_weights and the
-    table `[teacher]` say how. `double-softmax`: the same, with a softmax before it, as in Pulfer's tutorial."""
+    table `[teacher]` say how. Where the pictures have several labels, a number or several tasks, it means the loss that
+    these need. `double-softmax`: a class, with a softmax before it, as in Pulfer's tutorial."""
 
     kind: Literal["classification", "double-softmax"] = "classification"
 
@@ -165,10 +186,65 @@ class ClassificationSettings(Part):
         kind = values.get("kind") if isinstance(values, dict) else values
         if isinstance(kind, str) and kind not in ("classification", "double-softmax"):
             raise ValueError(
-                f"train.objective is {kind}, and should be classification, double-softmax, or a function or class in a "
-                "Python file: mine.py:focal."
+                f"train.objective is {kind}, and should be classification, double-softmax, mae, lejepa, dino, or a "
+                "function or class in a Python file: mine.py:focal."
             )
         return values
+
+
+class MAESettings(Part):
+    """`mae`: most patches are hidden, and from the others a light decoder says what their pixels are (He et al. 2022).
+    It needs no labels."""
+
+    kind: Literal["mae"] = "mae"
+    mask_ratio: float = Field(default=0.75, description="share of the patches that are hidden")
+    normalise: StrictBool = Field(
+        default=True, description="the pixels to be said are those of a patch with mean 0 and variance 1"
+    )
+    decoder_width: StrictInt = Field(default=64, ge=1, le=65_536, description="a multiple of 4")
+    decoder_depth: StrictInt = Field(default=2, ge=1, le=1_000)
+    decoder_heads: StrictInt = Field(default=4, ge=1, description="divides decoder_width")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not 0 < self.mask_ratio < 1:
+            reason = "with none hidden there is nothing to say" if self.mask_ratio <= 0 else "some must be seen"
+            raise ValueError(
+                f"train.objective.mask_ratio is {self.mask_ratio:g}, and should be between 0 and 1: {reason}. The "
+                "paper has 0.75."
+            )
+        if self.decoder_width % 4 or self.decoder_width % self.decoder_heads:
+            raise ValueError(
+                f"train.objective.decoder_width is {self.decoder_width}, and should be a multiple of 4 and of "
+                f"decoder_heads, {self.decoder_heads}."
+            )
+        return self
+
+
+class LeJEPASettings(Part):
+    """`lejepa`: several views of a picture are to look alike, and the pictures to be spread like a normal distribution
+    in all directions (Balestriero and LeCun 2025). It needs no labels."""
+
+    kind: Literal["lejepa"] = "lejepa"
+    balance: Share = Field(default=0.05, description="λ: what the distribution counts for; the rest is for the views")
+    directions: StrictInt = Field(default=256, ge=1, le=65_536, description="in which the distribution is looked at")
+    projector: tuple[Annotated[StrictInt, Field(ge=1, le=65_536)], ...] = Field(
+        default=(256, 256, 32), min_length=1, description="sizes of the layers after the model; the last is compared"
+    )
+
+
+class DINOSettings(Part):
+    """`dino`: the model is to say of each view what its own moving average says of the two large ones (Caron et al.
+    2021). It needs no labels."""
+
+    kind: Literal["dino"] = "dino"
+    prototypes: StrictInt = Field(default=1024, ge=2, le=1_000_000, description="K: kinds that pictures are said to be")
+    hidden: StrictInt = Field(default=256, ge=1, le=65_536, description="size of the layers of the head")
+    bottleneck: StrictInt = Field(default=64, ge=1, le=65_536, description="and of its last one before the prototypes")
+    momentum: float = Field(default=0.996, ge=0, le=1, description="of the teacher at first; it rises to 1")
+    student_temperature: float = Field(default=0.1, gt=0)
+    teacher_temperature: float = Field(default=0.04, gt=0, description="lower is sharper")
+    centre_momentum: float = Field(default=0.9, ge=0, le=1, description="1: no centring")
 
 
 class OwnObjective(Part):
@@ -185,12 +261,18 @@ class OwnObjective(Part):
 
 
 def _objective_tag(value: Any) -> str:
-    kind = value.get("kind", "") if isinstance(value, dict) else getattr(value, "kind", "")
-    return "own" if is_plugin(str(kind)) else "ours"
+    kind = str(value.get("kind", "") if isinstance(value, dict) else getattr(value, "kind", ""))
+    return "own" if is_plugin(kind) else kind if kind in WITHOUT_LABELS else "ours"
 
+
+WITHOUT_LABELS = ("mae", "lejepa", "dino")  # objectives of ours that need none
 
 ObjectiveSettings = Annotated[
-    Annotated[ClassificationSettings, Tag("ours")] | Annotated[OwnObjective, Tag("own")],
+    Annotated[ClassificationSettings, Tag("ours")]
+    | Annotated[OwnObjective, Tag("own")]
+    | Annotated[MAESettings, Tag("mae")]
+    | Annotated[LeJEPASettings, Tag("lejepa")]
+    | Annotated[DINOSettings, Tag("dino")],
     Discriminator(_objective_tag),
     BeforeValidator(as_table),
 ]
@@ -205,9 +287,25 @@ class Train(Settings):
     budget: Annotated[str, BeforeValidator(_require_unit)] = Field(
         default="none", description="instead: a time such as 90s, 10m or 2h, all included, or a number such as 500steps"
     )
+    budget_covers: Literal["weights", "report"] = Field(
+        default="weights",
+        exclude_if=lambda covers: covers == "weights",  # it came after format 1
+        description="a budget of time ends with the weights; report: measuring and drawing are in it, too",
+    )
     batch_size: StrictInt = Field(default=64, ge=1, description="pictures a step")
     accumulate: StrictInt = Field(
         default=1, ge=1, description="parts that a batch is worked through in, to save memory"
+    )
+    recompute: StrictBool = Field(
+        default=False,
+        exclude_if=lambda recompute: not recompute,  # it came after format 1
+        description="on the way back blocks are computed anew, and not kept: much less memory, some more time",
+    )
+    parallel: Literal["auto", "replicate", "shard"] = Field(
+        default="auto",
+        exclude_if=lambda parallel: parallel == "auto",  # it came after format 1
+        description="of several processes each has the whole model, or a share of it; auto: a share where the whole "
+        "would not fit",
     )
     optimizer: Optimizer = Field(
         default=AdamW(), description="adamw, adam, sgd, or muon for the blocks' matrices and adamw for the rest"
@@ -221,7 +319,7 @@ class Train(Settings):
     objective: ObjectiveSettings = Field(
         default=ClassificationSettings(),
         exclude_if=lambda objective: objective == ClassificationSettings(),  # it came after format 1
-        description="what is learnt by: classification, or one's own: mine.py:focal",
+        description="what is learnt by: classification; mae, lejepa or dino without labels; one's own: mine.py:focal",
     )
     restarts: tuple[Annotated[StrictInt, Field(ge=1)], ...] = Field(
         default=(),
@@ -230,7 +328,12 @@ class Train(Settings):
     )
     label_smoothing: float = Field(default=0.0, ge=0, lt=1, description="share of the target spread over all classes")
     class_weights: Literal["none", "balanced"] = Field(
-        default="none", description="balanced: a class weighs more in the loss the fewer pictures it has"
+        default="none", description="balanced: a class or label weighs more in the loss the fewer pictures it has"
+    )
+    task_weights: tuple[Annotated[float, Field(ge=0)], ...] = Field(
+        default=(),
+        exclude_if=lambda weights: not weights,  # it came after format 1
+        description="of several tasks, in the order of data.target: what the loss of each is multiplied by; []: 1",
     )
     patches: Ramp = Field(default=Fixed(), description="rising: at first only a share of the patches is looked at")
     image_size: Ramp = Field(default=Fixed(), description="rising: at first pictures are smaller")
@@ -265,7 +368,29 @@ class Train(Settings):
     def _check(self) -> Self:
         if list(self.restarts) != sorted(set(self.restarts)):
             raise ValueError(f"train.restarts is {list(self.restarts)}: each should come after the one before.")
+        if parse_budget(self.budget)[0] and self.seconds <= 0:
+            raise ValueError(
+                f"train.budget is {self.budget}, and with train.budget_covers=report {LEAST_AFTER:.0f} s of it are for "
+                f"measuring and drawing: nothing is left. Set train.budget={2 * LEAST_AFTER:.0f}s or more."
+            )
         return self
+
+    @property
+    def seconds(self) -> float:
+        """The time that a budget leaves for the training, up to the weights; 0: there is none.
+
+        >>> Train(budget="10m").seconds, Train(budget="10m", budget_covers="report").seconds
+        (600.0, 545.4545454545454)
+        """
+        seconds = parse_budget(self.budget)[0]
+        return (
+            min(seconds - LEAST_AFTER, seconds / (1 + AFTER)) if seconds and self.budget_covers == "report" else seconds
+        )
+
+    @staticmethod
+    def seconds_after(seconds: float) -> float:
+        """How long measuring and drawing may take after a training of so many seconds."""
+        return max(LEAST_AFTER, AFTER * seconds)
 
 
 def parse_budget(text: str) -> tuple[float, int]:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitral.data.batches import Batch, Batches, in_order
+from vitral.data.batches import Batch, Batches, in_order, labels_of
 from vitral.data.config import Augment
 from vitral.inference import Outputs, joined, outputs_of_pack
 from vitral.model.interface import Model
@@ -39,7 +39,7 @@ class CachedFeatures(Batches):
     depth: int | None  # so many blocks are frozen; None: the whole trunk
 
     def _batch(self, samples: NDArray[np.int64], copies: NDArray[np.int64], epoch: int) -> Batch:
-        labels = torch.from_numpy(self.pack.index.labels[samples])
+        labels = labels_of(self.pack, samples)
         tokens = self.train[epoch % len(self.train)][torch.from_numpy(self.place[samples])]
         return Batch(tokens, labels, samples, labels)
 
@@ -48,7 +48,7 @@ class CachedFeatures(Batches):
         numbers = self.pack.of(split)
         for start in range(0, len(numbers), EACH):
             samples = numbers[start : start + EACH]
-            labels = torch.from_numpy(self.pack.index.labels[samples])
+            labels = labels_of(self.pack, samples)
             yield Batch(self.held_out[split][start : start + EACH], labels, samples, labels)
 
     def forward(self, model: Model, features: Tensor, keep: Tensor | None = None) -> Tensor:  # → (B, classes)
@@ -97,6 +97,7 @@ def cache_features(
     ways = [_view(batches, epoch) for epoch in range(views)]
     ways += [_unaugmented(batches, numbers) for numbers in held_out.values()]
     done, tables = 0, []
+    yield Progress(done, count, DOING)
     for images in ways:
         parts = [sizes[:0]]
         for some in images:

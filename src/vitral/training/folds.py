@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator, Mapping
 import numpy as np
 
 from vitral.data.folds import OutOfFold, parts
-from vitral.inference import outputs_of_pack
+from vitral.inference import outputs_of_pack, values_of
 from vitral.plugin import Plugin
 from vitral.progress import Progress
 from vitral.recipe import Recipe
@@ -39,16 +39,16 @@ def out_of_fold(
     for fold in range(folds):
         splits = np.where(part_of == fold, "validation", "train")
         fold_plan = yield from prepare(recipe, splits, plugins=plugins)
-        for step in _train(fold_plan, steps):
+        for step in train_steps(fold_plan, steps):
             yield Progress(fold * steps + step, folds * steps, TRAINING)
         held_out = fold_plan.pack.of("validation")
         model = fold_plan.learner.average.model
         outputs = outputs_of_pack(model, fold_plan.pack, held_out, fold_plan.preprocess)
-        probabilities[held_out] = outputs.logits.double().softmax(dim=1).numpy()
+        probabilities[held_out] = values_of(outputs.logits.double(), fold_plan.targets).numpy()
     return OutOfFold(plan.pack, numbers, probabilities[numbers])
 
 
-def _train(plan: Plan, steps: int) -> Iterator[int]:
+def train_steps(plan: Plan, steps: int) -> Iterator[int]:
     """Train without a run folder; yields each step after it is done."""
     learner, rate = plan.learner, learning_rate_share(plan.learner.train, steps)
     stream = plan.batches.starting_at(1)

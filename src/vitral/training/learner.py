@@ -1,13 +1,13 @@
 """A model in training, with its average and its optimizers: one step of it, and all that an exact resume needs."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,12 +21,20 @@ from vitral.data.batches import Batch, Batches
 from vitral.data.randomness import uniform
 from vitral.model.interface import Layer, Model
 from vitral.plugin import is_plugin
+from vitral.processes import Processes
 from vitral.training.averages import Average
+from vitral.training.checkpoint import Stored
 from vitral.training.config import Fixed, Init, Ramp, Train
+from vitral.training.freezing import freeze
 from vitral.training.objectives import Objective
 from vitral.training.objectives.classification import Classification
 from vitral.training.optimizers import make_optimizers
+from vitral.training.parallel import Replicas
 
+if TYPE_CHECKING:
+    from vitral.training.shards import Shards
+
+Answer = TypeVar("Answer")
 ForwardTail = Callable[..., Tensor]  # (model, features of frozen blocks) → (B, classes)
 
 REFIT = 8  # batches that BatchNorms are measured on in the end
@@ -42,11 +50,21 @@ class Learner:
         objective: Objective | None = None,
         init: Init | None = None,
         forward_tail: ForwardTail | None = None,
+        processes: Processes | None = None,
+        shards: bool = False,
     ) -> None:
-        """`forward_tail`: the rest of the model, where batches hold features of its frozen blocks and not images."""
+        """`forward_tail`: the rest of the model, where batches hold features of its frozen blocks and not images. Of
+        several `processes` each has a learner, and they stay the same; with `shards` each has a share of the model."""
         self.model, self.train, self.forward_tail = model, train, forward_tail
+        self.processes = processes or Processes()
+        if train.recompute:
+            model.recompute_blocks()
         self.objective, self.init = objective or Classification(), init or Init()
+        self.device = next(model.parameters()).device
+        self.objective.to(self.device)
         self.average = Average(model, train.ema)
+        self.shards = self._share_out() if shards else None
+        self.replicas = Replicas(model, self.objective) if self.processes.many and not shards else None
         self.optimizers = make_optimizers(
             model,
             train.optimizer,
@@ -60,8 +78,6 @@ class Learner:
         plain = train.regularise == type(train.regularise)() and not is_plugin(model.config.kind)
         self.draws = not plain or bool(self.objective.plugin)
         self.best: dict[str, Tensor] = {}  # the weights of the best epoch, where `choose` asks for them
-        self.device = next(model.parameters()).device
-        self.objective.to(self.device)
         self.set_precision("float32", compiled=False)
 
     @property
@@ -77,17 +93,46 @@ class Learner:
         if self.forward_tail:
             self.forward = partial(self.forward_tail, self.model)
 
+    def _share_out(self) -> "Shards":
+        from vitral.training.shards import Shards  # FSDP2 takes seconds to load
+
+        return Shards(self.model, self.average.model, self.objective, self.processes)
+
+    @contextmanager
+    def trial(self) -> Iterator["Learner"]:
+        """A learner to try something out with, which leaves this one as it is. Where the model is shared out there is
+        no room for a second one: then it is this one, and set back."""
+        if not self.shards:
+            yield self.copy()
+            return
+        weights = {name: tensor.clone() for name, tensor in self._weights().items()}
+        states = {name: tensor.clone() for name, tensor in self.optimizers.tensors().items()}
+        yield self
+        for name, tensor in self._weights().items():
+            tensor.copy_(weights[name])
+        self.optimizers.restore(states)
+
     def copy(self) -> "Learner":
         """A learner to try something out with: the same weights, optimizers that begin anew."""
-        learner = Learner(deepcopy(self.model), self.train, self.objective.copy(), self.init, self.forward_tail)
+        learner = Learner(
+            deepcopy(self.model), self.train, self.objective.copy(), self.init, self.forward_tail, self.processes
+        )
         learner.set_precision(self.precision, self.compiled)
         return learner
 
     def gradients(self, step: int, batch: Batch, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of a batch and its figures, each (); the gradients are in the model.
+        """The loss of a batch and its figures, each (); the gradients are in the model. Of several processes each has a
+        share of the batch, and all hear of the same loss and have the same gradients: those of the whole.
 
         `progress`, 0 to 1, says how far the training is: at first it may look at fewer patches or smaller pictures.
         """
+        with self.processes.explaining():
+            loss, figures = self._gradients(step, batch, progress)
+            mean = self.processes.average({"loss": loss, **figures})
+        self.computing = False
+        return mean.pop("loss"), mean
+
+    def _gradients(self, step: int, batch: Batch, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
         self._thaw(progress)
         for norm in self.norms:  # the running statistics of a frozen one stay, too
             norm.train(_learns(norm))
@@ -101,15 +146,19 @@ class Learner:
             if rows.start == rows.stop:
                 continue
             view = self._view(batch.rows(rows), step, progress)
-            with self._seeded(step, part), autocast:
-                mean, named = self.objective.checked_loss(self.forward, view, step, progress)
+            with self._seeded(step, part, self.processes.rank), autocast:
+                mean, named = self._loss(view, step, progress, averages=part == parts - 1)
             share = len(view.samples) / count
             (mean * share).backward()
             loss += mean.detach() * share
             for name, value in named.items():
                 figures[name] = figures.get(name, 0.0) + value.detach() * share
-        self.computing = False
         return loss, figures
+
+    def _loss(self, batch: Batch, step: int, progress: float, averages: bool) -> tuple[Tensor, dict[str, Tensor]]:
+        if together := self.shards or self.replicas:
+            return together.loss(self.objective, self.forward, batch, step, progress, averages=averages)
+        return self.objective.checked_loss(self.forward, batch, step, progress)
 
     def discard(self) -> None:
         """Forget the last gradients, and what BatchNorms remember of that batch."""
@@ -118,13 +167,19 @@ class Learner:
             buffer.copy_(before)
         self.computing = False
 
+    @property
+    def refits_norms(self) -> bool:
+        """Whether there are BatchNorms that learn."""
+        return any(_learns(norm) for norm in self.norms)
+
     def refit_norms(self, batches: Batches, after: int, progress: float) -> None:
         """Measure the statistics of BatchNorms anew, for the weights of the result: after few steps, or with averaged
         weights, the running ones are not theirs."""
         self._thaw(progress)  # a run that goes on after its last step takes no other, and nothing has thawed yet
-        if any(_learns(norm) for norm in self.norms):
+        if self.refits_norms:
             stream = batches.starting_at(after + 1)
-            self.average.model.refit_norms(batch.images.to(self.device) for _, batch in islice(stream, REFIT))
+            images = (batch.images.to(self.device) for _, batch in islice(stream, REFIT))
+            self.ask(lambda: self.average.model.refit_norms(images))
             stream.close()
 
     def update(self, step: int, share: float) -> None:
@@ -146,41 +201,44 @@ class Learner:
         """Remember the weights as they are: the best so far."""
         self.best = {name: tensor.clone() for name, tensor in self.average.model.state_dict().items()}
 
-    def result(self) -> Model:
-        """The model to use: with the best weights, where they were remembered."""
+    def ask(self, work: Callable[[], Answer]) -> Answer:
+        """What `work` gives, which asks the model, its average or the objective for something. Where they are shared
+        out, all processes have to do the same work together."""
+        return self.shards.ask(work) if self.shards else work()
+
+    def use_best(self) -> None:
+        """The weights of the best epoch become the result, where they were remembered."""
         if self.best:
             self.average.model.load_state_dict(self.best)
-        return self.average.model
+
+    def result(self) -> Model:
+        """The model to use. Where it is shared out, the first process has it whole, and the others without numbers."""
+        return self.shards.gather(self.average.model) if self.shards else self.average.model
 
     def tensors(self) -> dict[str, Tensor]:
         """All that a checkpoint holds, by name."""
-        groups = {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizers.tensors(),
-            "best": self.best,
-            "objective": self.objective.state_dict(),
-        }
-        if self.average.model is not self.model:
-            groups["average"] = self.average.model.state_dict()
-        return {f"{group}.{name}": tensor for group, some in groups.items() for name, tensor in some.items()}
+        return self._weights() | _named("optimizer", self.optimizers.tensors()) | _named("best", self.best)
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def restore(self, stored: Stored) -> None:
         """Take back what `tensors` gave."""
-        groups: dict[str, dict[str, Tensor]] = {
-            group: {} for group in ("model", "optimizer", "best", "average", "objective")
-        }
-        for name, tensor in tensors.items():
-            group, _, rest = name.partition(".")
-            groups[group][rest] = tensor.to(self.device) if group != "optimizer" else tensor
-        self.model.load_state_dict(groups["model"])
-        self.objective.load_state_dict(groups["objective"])
-        if self.average.model is not self.model:
-            self.average.model.load_state_dict(groups["average"])
-        self.optimizers.restore(groups["optimizer"])
-        self.best = groups["best"]
+        average = self.average.model.state_dict()
+        self.best = {name: torch.empty_like(average[name]) for name in stored.of("best")}
+        states = self.optimizers.room(stored.of("optimizer"))
+        stored.read_into(self._weights() | _named("optimizer", states) | _named("best", self.best))
+        self.optimizers.restore(states)
 
-    def _seeded(self, step: int, part: int) -> AbstractContextManager[None]:
-        return _seed_torch(self.train, step, part) if self.draws else nullcontext()
+    def _weights(self) -> dict[str, Tensor]:
+        """The weights where they stand: of the model, the objective and the average."""
+        modules = {"model": self.model, "objective": self.objective}
+        if self.average.model is not self.model:
+            modules["average"] = self.average.model
+        every: dict[str, Tensor] = {}
+        for group, module in modules.items():
+            every |= _named(group, module.state_dict())
+        return every
+
+    def _seeded(self, step: int, part: int, rank: int = 0) -> AbstractContextManager[None]:
+        return _seed_torch(self.train, step, part, rank) if self.draws else nullcontext()
 
     def _buffers(self) -> list[Tensor]:
         return [*self.model.buffers(), *self.objective.buffers()]
@@ -225,18 +283,8 @@ class Learner:
         return torch.from_numpy(patches).to(self.device)
 
 
-def freeze(model: Model, blocks: int) -> None:
-    """Freeze the embedding and so many first blocks; with 0 everything learns."""
-    for layer in model.layers():
-        for parameter in layer.parameters.values():
-            parameter.requires_grad_(blocks == 0 or layer.depth > blocks)
-
-
-def freeze_trunk(model: Model) -> None:
-    """Freeze the trunk: only what stands above it learns."""
-    for layer in model.layers():
-        for parameter in layer.parameters.values():
-            parameter.requires_grad_(layer.part != "trunk")
+def _named(group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{group}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def _learns(module: nn.Module) -> bool:
@@ -256,13 +304,13 @@ def _ramp_share(ramp: Ramp, progress: float) -> float:
 
 
 @contextmanager
-def _seed_torch(train: Train, step: int, part: int) -> Iterator[None]:
-    """Torch's random numbers, which dropout draws from, follow here from seed, step and part alone.
+def _seed_torch(train: Train, step: int, part: int, rank: int) -> Iterator[None]:
+    """Torch's random numbers, which dropout draws from, follow here from seed, step, part and process alone.
 
     The caller's are left as they were.
     """
     before = torch.get_rng_state()
-    torch.manual_seed(int(uniform(train.seed, "model", epoch=step, samples=[part])[0, 0] * 2**53))
+    torch.manual_seed(int(uniform(train.seed, "model", epoch=step, samples=[part], copy=rank)[0, 0] * 2**53))
     try:
         yield
     finally:

@@ -16,12 +16,14 @@ from vitral.data.sources import Index
 from vitral.data.sources.python import PythonSource, open_python
 from vitral.errors import RecipeError
 from vitral.plugin import Code, files_of, load_plugins
+from vitral.processes import Processes
 from vitral.progress import Progress, tap
 from vitral.recipe import Recipe
-from vitral.run import Choices, Run
+from vitral.run import Choices, Comparison, Run, free_folder
 from vitral.training.budget import Forecast
 from vitral.training.preparation import Plan, prepare
 from vitral.training.session import Epoch, Session, begins_stretch, resolve_run
+from vitral.version import __version__
 from vitral.weights.pretrained import Pretrained
 
 SAVE_EVERY = 30.0  # seconds between checkpoints
@@ -53,7 +55,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Corrected:
-    """The number of steps was brought in line with the time that they take: once, at a quarter of the budget."""
+    """The number of steps was brought in line with the time that is left of the budget."""
 
     step: int
     before: int  # steps in all, by the plan so far
@@ -100,6 +102,8 @@ def train(
     source: PythonSource | Index | None = None,
     start: Pretrained | None = None,
     code: Code = (),
+    comparison: Comparison | None = None,
+    processes: Processes | None = None,
 ) -> Run:
     """Train as the recipe asks, and return the run.
 
@@ -110,7 +114,9 @@ def train(
 
     `source` takes the place of data.source: pictures that a Python program hands over, such as a torch Dataset (see
     `vitral.data.sources.python`), or an Index. `start` are the weights of init.weights, where they are loaded already.
-    `code`: Python files that may be run, for a run that goes on and that was begun with them.
+    `code`: Python files that may be run, for a run that goes on and that was begun with them. `comparison`: of the ways
+    that were tried before this one was chosen, for the record of a new run. `processes`: all that train together, as
+    `vitral.processes.join` gives them where torchrun has started this program; then each of them calls `train`.
     """
     if isinstance(recipe, str | Path):
         raise RecipeError(f"train takes a Recipe: train(find_recipe({str(recipe)!r})), which vitral.recipes has.")
@@ -124,6 +130,8 @@ def train(
         source=source,
         start=start,
         code=code,
+        comparison=comparison,
+        processes=processes,
     )
     try:
         for event in stream:
@@ -145,27 +153,45 @@ def events(
     source: PythonSource | Index | None = None,
     start: Pretrained | None = None,
     code: Code = (),
+    comparison: Comparison | None = None,
+    processes: Processes | None = None,
 ) -> Generator[Event]:
     """Train as `train` does, and yield what happens: Progress, Started, then Steps with an Epoch or Saved now and then,
     then Finished."""
-    started_at = time.perf_counter() if began is None else began
+    processes = processes or Processes()
+    started_at = processes.tell(time.perf_counter() if began is None else began)
     has_recipe, index = recipe is not None, source if isinstance(source, Index) else None
     if source is not None and not isinstance(source, Index):
         index = open_python(source, recipe.data if recipe else Run.load(out or "").recipe.data)
         recipe = recipe.changed({"data.source": index.source}) if recipe else None
-    recipe, earlier = resolve_run(recipe, out, resume)
+    if processes.many:
+        out = _shared_folder(recipe, out, processes)
+    with processes.together():
+        recipe, earlier = resolve_run(recipe, out, resume)
+    processes.agree({"Vitral": __version__, "torch": torch.__version__, **recipe.dotted()})
     if earlier and earlier.record.state == "finished" and not begins_stretch(recipe, earlier):
         yield Finished(earlier, earlier.record.seconds or 0.0)
         return
     # Files that the person names are run: in the recipe, or in `code`. What is stored runs none.
     named = [*files_of(code), *(name.rpartition(":")[0] for name in recipe.plugins if has_recipe)]
     plugins = earlier.plugins(named) if earlier else load_plugins(recipe.plugins)
-    preparation = prepare(recipe, index=index, start=start, plugins=plugins, code=code)
-    # A run that goes on has its plan; for a new one it should be worth beginning.
+    preparation = prepare(
+        recipe,
+        index=index,
+        start=start,
+        plugins=plugins,
+        code=code,
+        processes=processes,
+        before=earlier.record.choices if earlier else None,
+    )
+    # A run that goes on has its plan; for a new one it should be worth beginning, by the clock of the first process.
     sooner = ", or data.jpeg=scaled if they are large JPEGs" if recipe.data.jpeg == "full" else ""
-    forecast = Forecast(recipe.train.budget, started_at, sooner)
-    plan = yield from preparation if earlier else tap(preparation, forecast)
-    session = yield from Session.begin(recipe, plan, earlier, out, started_at)
+    forecast = Forecast(recipe.train, started_at, sooner)
+    with processes.together():
+        watched = tap(preparation, forecast) if processes.first and not earlier else preparation
+        plan = yield from tap(watched, processes.hear)
+    processes.agree(plan.identity)
+    session = yield from Session.begin(recipe, plan, earlier, out, started_at, comparison)
     learner, progress = plan.learner, session.progress
     finished, threads = False, torch.get_num_threads()
     torch.set_num_threads(session.record.choices.threads)
@@ -177,7 +203,7 @@ def events(
             steps=session.steps.total,
             step=progress.step,
             expected=session.expected,
-            notes=session.notes,
+            notes=(*plan.notes, *session.notes),
         )
         if session.epoch_is_over:  # it was stopped just there
             yield session.end_epoch()
@@ -193,8 +219,9 @@ def events(
             yield Step(step, loss, learner.optimizers.rate, batch.waited, figures)
             if session.epoch_is_over:
                 yield session.end_epoch()
-            if session.due_for_correction and (before := session.steps.total) != (now := session.correct()):
-                yield Corrected(step, before, now)
+            before = session.steps.total
+            if session.correct():
+                yield Corrected(step, before, session.steps.total)
             if session.unsaved >= save_every:
                 yield Saved(step, session.save())
         yield Progress(0, 1, "finishing")
@@ -204,3 +231,13 @@ def events(
         session.end(finished)
         torch.set_num_threads(threads)
     yield Finished(session.run, session.seconds)
+
+
+def _shared_folder(recipe: Recipe | None, out: str | Path | None, processes: Processes) -> Path | None:
+    """The folder of the run, which all processes must see."""
+    source = recipe.data.source if recipe else ""
+    if out is None and not source:
+        return None
+    folder = Path(processes.decide(lambda: str(out or free_folder(source))))
+    Run(folder).check_shared(processes)
+    return folder

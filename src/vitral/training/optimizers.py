@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitral.model.interface import Layer, Model
-from vitral.model.tutorials import SlicedLinear
+from vitral.model.interface import Layer, Model, layer_weights
 from vitral.training.config import SGD, Adam, AdamW, Muon, Optimizer
+from vitral.training.parallel import first_row, is_slice, local, whole
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steepest at 0, so that five steps are enough
 
@@ -74,6 +74,17 @@ class Optimizers:
             for name, tensor in state.items()
         }
 
+    def room(self, sizes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+        """Tensors of these sizes, for states by the same names: what is as large as its parameter is shared out as that
+        is."""
+        room = {}
+        for name, size in sizes.items():
+            i, number, _ = name.split(".")
+            parameters = [one for group in self.optimizers[int(i)].param_groups for one in group["params"]]
+            like = parameters[int(number)]
+            room[name] = torch.empty_like(like) if like.shape == size else torch.empty(size)
+        return room
+
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Take back what `tensors` gave."""
         states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimizers]
@@ -104,7 +115,8 @@ def make_optimizers(
     unless it learns `later`. Each layer learns at `layer_decay` of the next one's rate."""
     modules = [model] if extra is None else [model, extra]
     everything = [p for module in modules for p in module.parameters() if p.requires_grad or later]
-    weights = [weight for module in modules for weight in layer_weights(module)]
+    weights = [model.get_parameter(name) for name in model.layer_weights()]
+    weights += [] if extra is None else [extra.get_parameter(name) for name in layer_weights(extra)]
     share = _layer_shares(model, layer_decay)
     if isinstance(settings, Muon):
         return _muon(model, settings, share, everything, weights)
@@ -120,7 +132,7 @@ def make_optimizers(
 
 
 def _muon(
-    model: Model, settings: Muon, share: dict[int, float], everything: list[nn.Parameter], weights: list[Tensor]
+    model: Model, settings: Muon, share: dict[int, float], everything: list[nn.Parameter], weights: list[nn.Parameter]
 ) -> Optimizers:
     matrix_counts = {id(model.get_parameter(name)): count for name, count in model.matrices().items()}
     matrices = [parameter for parameter in everything if id(parameter) in matrix_counts]
@@ -129,12 +141,6 @@ def _muon(
     adamw = _groups(others, weights, share, settings.adamw_learning_rate, settings.adamw_weight_decay)
     rest = torch.optim.AdamW(adamw, betas=settings.adamw_betas, fused=True)
     return Optimizers(MuonOptimizer(muon, matrix_counts, settings.momentum), rest) if muon else Optimizers(rest)
-
-
-def layer_weights(module: nn.Module) -> list[Tensor]:
-    """The weights of all linear and convolution layers: not biases, norms, the class token or the position table."""
-    kinds = nn.Linear | nn.Conv2d | SlicedLinear
-    return [layer.weight for layer in module.modules() if isinstance(layer, kinds)]
 
 
 def _layer_shares(model: Model, decay: float) -> dict[int, float]:
@@ -174,26 +180,35 @@ class MuonOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for matrices, updates in self._by_shape(group):
-                steps = orthogonalised(torch.stack(updates))  # (K, rows, columns): one product for all K
-                scale = max(1, steps.shape[1] / steps.shape[2]) ** 0.5
-                for matrix, step in zip(matrices, steps, strict=True):
-                    matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(step, alpha=-group["lr"] * scale)
+            shared = [one for one in group["params"] if is_slice(one)]  # each comes together alone: whole it is large
+            for some in [[one for one in group["params"] if not is_slice(one)], *([one] for one in shared)]:
+                for matrices, updates in self._by_shape(some, group["momentum"]):
+                    steps = orthogonalised(torch.stack(updates))  # (K, rows, columns): one product for all K
+                    scale = max(1, steps.shape[1] / steps.shape[2]) ** 0.5
+                    for (matrix, rows), step in zip(matrices, steps, strict=True):
+                        matrix.mul_(1 - group["lr"] * group["weight_decay"])
+                        matrix.add_(step[rows], alpha=-group["lr"] * scale)
 
-    def _by_shape(self, group: dict[str, Any]) -> list[tuple[list[Tensor], list[Tensor]]]:
-        """Matrices and their updates: a pair of lists for each shape."""
-        shapes = defaultdict[torch.Size, tuple[list[Tensor], list[Tensor]]](lambda: ([], []))
-        for parameter in group["params"]:
+    def _by_shape(
+        self, parameters: Iterable[Tensor], share: float
+    ) -> list[tuple[list[tuple[Tensor, slice]], list[Tensor]]]:
+        """Matrices, as far as this process has them, with the rows which that is, and their updates: a pair of lists
+        for each shape."""
+        shapes = defaultdict[torch.Size, tuple[list[tuple[Tensor, slice]], list[Tensor]]](lambda: ([], []))
+        for parameter in parameters:
             if parameter.grad is None:  # still frozen
                 continue
             momentum = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
-            momentum.lerp_(parameter.grad, 1 - group["momentum"])
-            update = parameter.grad.lerp(momentum, group["momentum"])  # Nesterov: a look ahead
+            momentum.lerp_(parameter.grad, 1 - share)
+            update = whole(parameter.grad.lerp(momentum, share))  # Nesterov: a look ahead
             parts = self.matrix_counts[id(parameter)]
+            mine, start = local(parameter).flatten(1), first_row(parameter)
             # A filter of a convolution is a row.
-            for matrix, part in zip(parameter.flatten(1).chunk(parts), update.flatten(1).chunk(parts), strict=True):
-                matrices, updates = shapes[matrix.shape]
-                matrices.append(matrix)
+            for number, part in enumerate(update.flatten(1).chunk(parts)):
+                above = number * len(part)  # rows of the parameter
+                rows = slice(max(start - above, 0), max(min(start + len(mine) - above, len(part)), 0))
+                matrices, updates = shapes[part.shape]
+                matrices.append((mine[max(above - start, 0) :][: max(rows.stop - rows.start, 0)], rows))
                 updates.append(part)
         return list(shapes.values())
 

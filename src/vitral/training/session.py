@@ -2,10 +2,11 @@
 
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,24 +14,27 @@ from torch import Tensor, get_num_threads
 
 from vitral.data.batches import Batch
 from vitral.errors import RecipeError, RunError
+from vitral.model.interface import Model
+from vitral.model.lora import merged
+from vitral.processes import Processes
 from vitral.progress import Progress
 from vitral.recipe import Recipe
-from vitral.run import Record, Run, Stretch, free_folder
+from vitral.run import Choices, Comparison, Record, Run, Stretch, free_folder
 from vitral.training.baseline import baseline
 from vitral.training.budget import (
     BASELINE,
-    CORRECTED_AT,
-    LEAST_TIMED,
-    PROBE,
+    RESERVE,
+    BudgetWatch,
+    Correction,
     Pace,
     Steps,
     check_steps,
-    correct,
+    measuring_seconds,
     plan_steps,
     with_test_curve,
 )
-from vitral.training.checkpoint import TrainingState, read_checkpoint, write_checkpoint
-from vitral.training.config import parse_budget
+from vitral.training.checkpoint import TrainingState, read_checkpoint, write_checkpoint, write_shares
+from vitral.training.learner import REFIT
 from vitral.training.preparation import Plan
 from vitral.training.schedules import learning_rate_share
 from vitral.training.speed import apply_choices, find_fastest
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 TRYING = "trying out steps"
+LOCK_PATIENCE = 60.0  # seconds
 
 
 class Epoch:
@@ -102,7 +107,8 @@ def resolve_run(recipe: Recipe | None, out: str | Path | None, resume: bool) -> 
         return before, earlier
     if before.train.restarts and not recipe.train.restarts:
         recipe = recipe.changed({"train.restarts": before.train.restarts})
-    before = before.changed({"reported": recipe.reported.write()})  # what others report may be learnt later
+    # What others report may be learnt later, and how processes share the work is theirs.
+    before = before.changed({"reported": recipe.reported.write(), "train.parallel": recipe.train.parallel})
     changes = dict(_differences(before.write(), recipe.write()))
     if not changes:
         return before, earlier
@@ -132,7 +138,8 @@ def _differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") 
         if isinstance(old, dict) and isinstance(new, dict):
             yield from _differences(old, new, f"{prefix}{name}.")
         elif old != new:
-            yield f"{prefix}{name}", f"{prefix}{name} was {old} and is {new}"
+            was, is_now = ("not set" if value is None else value for value in (old, new))
+            yield f"{prefix}{name}", f"{prefix}{name} was {was} and is {is_now}"
 
 
 @dataclass
@@ -145,44 +152,63 @@ class Session:
     record: Record
     progress: TrainingState
     notes: tuple[str, ...]
-    lock: "BaseFileLock"
-    started_at: float  # by time.perf_counter; of a resumed run, as if it had never stopped
+    lock: "BaseFileLock | None"  # None: another process has it
+    started_at: float  # by the clock of the processes; of a resumed run, as if it had never stopped
     pace: Pace  # as measured before the first step
     unfinished: bool = False  # whether a step is half done, or an epoch half judged
-    saved_at: float = field(default_factory=lambda: time.perf_counter())  # not the function itself, which would stay
-    ticked_at: float = field(default_factory=lambda: time.perf_counter())  # where a test brings a clock of its own
-    epoch_started_at: float = field(default_factory=lambda: time.perf_counter())
+    saved_at: float = field(init=False)
+    ticked_at: float = field(init=False)
+    epoch_started_at: float = field(init=False)
+    watch: BudgetWatch = field(init=False)
+    saving: float = 0.0  # seconds that the last checkpoint took
     waited: float = 0.0  # seconds, in this epoch
     waiting_for_first: bool = True  # step of this session
 
+    def __post_init__(self) -> None:
+        self.saved_at = self.ticked_at = self.epoch_started_at = self.processes.clock()
+        before = self.record.stretches[-1].seconds if self.record.stretches else 0.0
+        plan = self.plan
+        per_epoch = plan.batches.steps_per_epoch
+        self.watch = BudgetWatch(self.pace, self.budget - before, per_epoch, measuring_seconds(self.pace, plan))
+
     @classmethod
     def begin(
-        cls, recipe: Recipe, plan: Plan, earlier: Run | None, out: str | Path | None, started_at: float
+        cls,
+        recipe: Recipe,
+        plan: Plan,
+        earlier: Run | None,
+        out: str | Path | None,
+        started_at: float,
+        comparison: Comparison | None = None,
     ) -> Generator[Progress, None, "Session"]:
         """Make the run folder, or bring everything to where the last checkpoint of the `earlier` run was."""
         yield Progress(0, 1, TRYING)
+        processes = plan.processes
         if earlier:
-            with releasing(earlier.lock()) as lock:
+            # A first process that has lost its launcher may still be writing a checkpoint.
+            with _locked(processes, partial(earlier.lock, LOCK_PATIENCE if processes.many else 0.0)) as lock:
                 return (yield from cls._resume(recipe, plan, earlier, started_at, lock))
         choices, pace = find_fastest(recipe.train, plan)
         pace = with_test_curve(pace, plan)
         if recipe.init.weights == "none":  # what others have learnt needs few steps
-            check_steps(recipe.train.budget, time.perf_counter() - started_at, pace)
-        run, run_lock = Run.reserve(out or free_folder(recipe.data.source))
-        with releasing(run_lock) as lock:
-            record = plan.record(datetime.now(UTC), choices)
-            run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows())
-            run.cut_back(0)
+            check_steps(recipe.train, processes.clock() - started_at, pace)
+        run = Run(Path(processes.decide(lambda: str(out or free_folder(recipe.data.source)))))
+        with _locked(processes, run.reserve) as lock:
+            record = plan.record(datetime.now(UTC), choices).model_copy(update={"comparison": comparison})
+            processes.decide(lambda: run.begin(recipe, record, plan.pack.rows(), plan.pack.left_out_rows()))
+            processes.decide(lambda: run.cut_back(0))
             yield from _run_baseline(recipe, run, plan)
             progress = TrainingState(planned=_planned_steps(recipe, plan, started_at, pace))
             return cls(run, plan, recipe, record, progress, (), lock, started_at, pace)
 
     @classmethod
     def _resume(
-        cls, recipe: Recipe, plan: Plan, earlier: Run, started_at: float, lock: "BaseFileLock"
+        cls, recipe: Recipe, plan: Plan, earlier: Run, started_at: float, lock: "BaseFileLock | None"
     ) -> Generator[Progress, None, "Session"]:
-        before = earlier.record
-        now = {"device": plan.learner.device.type, "threads": min(before.choices.threads, get_num_threads())}
+        before, processes = earlier.record, plan.processes
+        threads = min(before.choices.threads, processes.tell(get_num_threads()))
+        now = {"device": plan.learner.device.type, "threads": threads, "processes": processes.world}
+        now["parallel"] = "shard" if plan.learner.shards else "replicate"
         record = plan.record(datetime.now(UTC), before.choices.model_copy(update=now))
         if before.data.sha256 != record.data.sha256:
             raise RunError(
@@ -210,10 +236,13 @@ class Session:
             record = record.model_copy(update=stays)
         notes = _condition_notes(before, record)
         progress = TrainingState()
-        if checkpoint := read_checkpoint(earlier.checkpoints):
-            progress, tensors, damaged = checkpoint
-            plan.learner.restore(tensors)
+        with processes.together():
+            checkpoint = read_checkpoint(earlier.checkpoints)
+        if checkpoint:
+            progress, stored, damaged = checkpoint
+            plan.learner.restore(stored)
             notes += damaged
+        processes.agree({"the step of the checkpoint": progress.step})
         pace = with_test_curve(apply_choices(record.choices, plan), plan)
         if is_longer:
             record = _begin_stretch(recipe, plan, earlier, record, progress, started_at, pace)
@@ -223,34 +252,43 @@ class Session:
             )
         yield from _run_baseline(recipe, earlier, plan)
         progress.planned = progress.planned or _planned_steps(recipe, plan, started_at, pace)
-        notes += earlier.cut_back(progress.metrics)
-        correction = {"planned": progress.corrected, "corrected_at": progress.corrected_at}
-        record = record.model_copy(update={"started_at": before.started_at, **correction})
-        if recipe != earlier.recipe:  # in what others report
-            earlier.write_recipe(recipe)
-        earlier.write_record(record)
+        notes += processes.decide(lambda: earlier.cut_back(progress.metrics))
+        began: dict[str, Any] = {"started_at": before.started_at, "comparison": before.comparison}
+        if checkpoint and not is_longer:  # as it was decided, also what was decided after the checkpoint
+            began |= {"planned": before.planned, "corrected_at": before.corrected_at, "corrections": before.corrections}
+        record = record.model_copy(update=began)
+        if recipe != earlier.recipe:  # in what may change
+            processes.decide(lambda: earlier.write_recipe(recipe))
+        processes.decide(lambda: earlier.write_record(record))
         return cls(earlier, plan, recipe, record, progress, tuple(notes), lock, started_at - progress.seconds, pace)
+
+    @property
+    def processes(self) -> Processes:
+        """Who learns together: the first of them writes."""
+        return self.plan.processes
 
     @property
     def budget(self) -> float:
         """The budget in seconds; 0: there is none, or it is a number of steps."""
-        return parse_budget(self.recipe.train.budget)[0]
+        return self.recipe.train.seconds
 
     @property
     def seconds(self) -> float:
         """Seconds of training, all sessions together."""
-        return time.perf_counter() - self.started_at
+        return self.processes.now() - self.started_at
 
     @property
     def unsaved(self) -> float:
         """Seconds since the last checkpoint."""
-        return time.perf_counter() - self.saved_at
+        return self.processes.now() - self.saved_at
 
     @property
     def steps(self) -> Steps:
         """How many steps there are, by the plan as it stands."""
-        state = self.progress
-        return Steps(state.planned, state.corrected_at, state.corrected, self.recipe.train.restarts)
+        record = self.record
+        once = ((record.corrected_at, record.planned),) if record.corrected_at else ()  # as earlier versions wrote it
+        corrections = tuple(Correction(*one) for one in record.corrections or once)
+        return Steps(self.progress.planned, corrections, self.recipe.train.restarts)
 
     @property
     def expected(self) -> float:
@@ -268,24 +306,22 @@ class Session:
         before, steps = self.steps.stretch(step)
         return learning_rate_share(self.recipe.train, steps.planned)(steps.place(step - before))
 
-    @property
-    def due_for_correction(self) -> bool:
-        """Whether a quarter of the time is over, and the plan has not been corrected yet."""
-        before = self.record.stretches[-1].seconds if self.record.stretches else 0.0
-        late = self.seconds - before >= CORRECTED_AT * (self.budget - before)
-        # A few quick steps, with no validation among them, say little of those to come.
-        sure = self.progress.timed >= LEAST_TIMED and self.progress.stepping >= PROBE * self.budget
-        return bool(self.budget) and not self.progress.corrected_at and late and sure
-
-    def correct(self) -> int:
-        """Correct the number of steps by the time that they have taken; returns the new one."""
-        state = self.progress
-        steps = correct(self.steps, state.step, self.budget, self.seconds, state.stepping, state.timed, self.pace)
-        state.corrected_at, state.corrected = steps.corrected_at, steps.corrected
-        self.record = self.record.model_copy(update={"corrected_at": steps.corrected_at, "planned": steps.total})
-        self.run.write_record(self.record)
-        self.save()  # from here on a resume has the same plan
-        return steps.total
+    def correct(self) -> bool:
+        """Bring the number of steps in line with the time that is left, where it is time to; returns whether it did."""
+        step, steps = self.progress.step, self.steps
+        if not self.budget or any(correction.step >= step for correction in steps.corrections):
+            return False  # a run that goes on does first what was decided before
+        refitting = REFIT / 3 if self.plan.learner.refits_norms else 0.0  # steps that go forward only
+        closing = max(RESERVE * self.budget, self.saving + refitting * self.watch.ratio * self.pace.full)
+        corrected = self.watch.corrected(steps, step, self.budget - closing - self.seconds)
+        if corrected == steps:
+            return False
+        told = {"corrections": corrected.corrections, "corrected_at": step, "planned": corrected.total}
+        self.record = self.record.model_copy(update=told)
+        self._write_record()
+        if not self.saving:  # from a checkpoint on a resume has the same plan
+            self.save()
+        return True
 
     @property
     def epoch_is_over(self) -> bool:
@@ -306,16 +342,15 @@ class Session:
         names = [self.plan.pack.index.samples[int(sample)] for sample in batch.samples[:3]]
         if self.recipe.train.not_finite == "stop":
             raise _divergence(step, f" (pictures {', '.join(names)}, …)")
-        self.progress.metrics = self.run.append_metrics([{"event": "skipped", "step": step, "samples": names}])
+        self._append_metrics([{"event": "skipped", "step": step, "samples": names}])
         return False
 
     def record_step(self, step: int, loss: Tensor, figures: Mapping[str, Tensor], waited: float) -> None:
         """Count a step that is done: its time, loss and figures, and the seconds that it waited for its batch."""
-        if self.waiting_for_first:  # it also sets things up, compiles: no measure for those to come
-            self.waiting_for_first, self.ticked_at = False, time.perf_counter()
-        else:
-            self.progress.timed += 1
-        self._tick()
+        seconds = self._tick()
+        if not self.waiting_for_first:  # it also sets things up, compiles: no measure for those to come
+            self.watch.record(seconds, self.progress_at(step))
+        self.waiting_for_first = False
         self.progress.step = step
         self.progress.losses.append(float(loss))
         for name, value in figures.items():
@@ -334,6 +369,8 @@ class Session:
             raise _divergence(progress.step)
         test = plan.measure_test() if plan.test_curve else {}
         plan.learner.model.train()
+        now = self.processes.clock()
+        self.watch.measuring = now - self.ticked_at
         figures = {name: _mean_of_finite(values) for name, values in progress.figures.items()}
         epoch = Epoch(
             epoch=progress.step // plan.batches.steps_per_epoch,
@@ -341,7 +378,7 @@ class Session:
             train={"loss": _mean_of_finite(progress.losses), **figures},
             validation=validation,
             test=test,
-            waited=self.waited / (time.perf_counter() - self.epoch_started_at),
+            waited=self.waited / (now - self.epoch_started_at),
             seconds=self.seconds,
         )
         self.unfinished = True  # until the epoch is judged and written: a resume must not judge it again
@@ -349,53 +386,82 @@ class Session:
         self._write_metrics(epoch)
         self.unfinished = False
         self._tick()
-        self.waited, self.epoch_started_at = 0.0, time.perf_counter()
+        self.waited, self.epoch_started_at = 0.0, self.processes.now()
+        if words := plan.learner.objective.alarm(validation, epoch.step):
+            raise RunError(f"Stopped after epoch {epoch.epoch}: {words}")
         return epoch
 
     def save(self) -> Path:
         """Write a checkpoint; returns its path."""
         self.progress.seconds = self.seconds
+        if self.plan.learner.shards:
+            path, self.saving = self._write_shares()
+        else:
+            path, self.saving = self.processes.decide(self._write_checkpoint)
+        self.saved_at = self.processes.now()
+        return Path(path)
+
+    def _write_checkpoint(self) -> tuple[str, float]:
+        """Write it; returns its path, and the seconds that this took."""
+        began = time.perf_counter()
         with self.run.writing():
             path = write_checkpoint(self.run.checkpoints, self.progress, self.plan.learner.tensors())
-        self.saved_at = time.perf_counter()
-        return path
+        return str(path), time.perf_counter() - began
+
+    def _write_shares(self) -> tuple[str, float]:
+        """The same, where each process writes what it has."""
+        began = self.processes.clock()
+        with self.run.writing():
+            path = write_shares(self.run.checkpoints, self.progress, self.plan.learner.tensors(), self.processes)
+        return str(path), self.processes.clock() - began
 
     def end(self, finished: bool) -> None:
         """Write a checkpoint, the metrics, the weights and the record, and release the run folder."""
+        if self.processes.lost and not self.processes.first:
+            return  # it writes nothing, and nobody hears it
         learner = self.plan.learner
+        out_of_reach = self.processes.lost and learner.shards  # the other shares: what there is, is the last checkpoint
         try:
             if learner.computing:  # stopped in the middle of a step: as if it had not begun
                 learner.discard()
-            if not self.unfinished and self.progress.step:
+            if not self.unfinished and self.progress.step and not out_of_reach:
                 self.save()
             self._write_metrics()  # after the checkpoint, which has the steps of an unfinished epoch itself
             state = "finished" if finished else "stopped"
             update = {"state": state, "seconds": round(self.seconds, 3), "steps": self.progress.step}
             self.record = self.record.model_copy(update=update)
-            model = learner.result() if finished else learner.average.model
+            if out_of_reach:
+                self._write_record()
+                return
             if finished:
+                learner.use_best()
                 learner.refit_norms(self.plan.batches, self.progress.step, self.progress_at(self.progress.step))
-            if self.record.stretches and not finished:  # there are whole weights already
-                self.run.write_record(self.record)
-            elif all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
-                names, about = self.plan.pack.index.class_names, dict(self.plan.about)
-                weights = Weights(model, self.plan.preprocess, names, about)
-                if self.record.stretches:
-                    self.run.clear_results()
-                # Not finished before all of it is there: a kill in between leaves a run that goes on to its end.
-                self.run.write_weights(weights, self.record.model_copy(update={"state": "stopped"}))
-                if finished:
-                    self.run.finish(self.plan.calibrate(model))
-            else:
-                self.run.write_record(self.record)
+            model = merged(learner.result())
+            self.processes.decide(lambda: self._write_result(model, finished))
         finally:
-            self.lock.release()
+            if self.lock:
+                self.lock.release()
 
-    def _tick(self) -> None:
-        """Count the time since the last tick as time of steps, validation and the test curve."""
-        now = time.perf_counter()
-        self.progress.stepping += now - self.ticked_at
-        self.ticked_at = now
+    def _write_result(self, model: Model, finished: bool) -> None:
+        """Write the weights with their calibration, and the record."""
+        if self.record.stretches and not finished:  # there are whole weights already
+            self.run.write_record(self.record)
+        elif all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values()):
+            names, about = self.plan.class_names, dict(self.plan.about)
+            weights = Weights(model, self.plan.preprocess, names, about, self.plan.other_targets)
+            if self.record.stretches:
+                self.run.clear_results()
+            # Not finished before all of it is there: a kill in between leaves a run that goes on to its end.
+            self.run.write_weights(weights, self.record.model_copy(update={"state": "stopped"}))
+            if finished:
+                self.run.finish(self.plan.calibrate(model))
+        else:
+            self.run.write_record(self.record)
+
+    def _tick(self) -> float:
+        """The seconds since the last tick."""
+        before, self.ticked_at = self.ticked_at, self.processes.now()
+        return self.ticked_at - before
 
     def _judge(self, epoch: Epoch) -> None:
         """Remember the weights if the epoch is the best so far, and count epochs without a smaller loss."""
@@ -422,8 +488,14 @@ class Session:
             lines.append({"event": "step", "step": step, "learning_rate": rate * self.rate_share(step), **value})
         if epoch:
             lines.append({"event": "epoch", **vars(epoch)})
-        self.progress.metrics = self.run.append_metrics(lines)
+        self._append_metrics(lines)
         self.progress.losses, self.progress.figures = [], {}
+
+    def _append_metrics(self, lines: list[dict[str, Any]]) -> None:
+        self.progress.metrics = self.processes.decide(lambda: self.run.append_metrics(lines))
+
+    def _write_record(self) -> None:
+        self.processes.decide(lambda: self.run.write_record(self.record))
 
 
 def _mean_of_finite(values: list[float]) -> float:
@@ -433,26 +505,34 @@ def _mean_of_finite(values: list[float]) -> float:
 
 
 @contextmanager
-def releasing(lock: "BaseFileLock") -> Iterator["BaseFileLock"]:
-    """The lock of a run that begins: it stays when all goes well, and is released when it does not."""
+def _locked(processes: Processes, take: Callable[[], "BaseFileLock"]) -> Iterator["BaseFileLock | None"]:
+    """The lock of a run that begins, which the first process takes: it stays when all goes well, and is released when
+    it does not."""
+    with processes.together():
+        lock = take() if processes.first else None
     try:
         yield lock
     except BaseException:
-        lock.release()
+        if lock:
+            lock.release()
         raise
 
 
 def _run_baseline(recipe: Recipe, run: Run, plan: Plan) -> Generator[Progress]:
     """Write baseline.json where the recipe asks for it, unless it is there: a run may have been stopped before."""
-    if recipe.train.baseline and run.baseline is None:
-        seconds = parse_budget(recipe.train.budget)[0]
-        run.write_baseline((yield from baseline(plan.pack, BASELINE * seconds if seconds else math.inf)))
+    processes = plan.processes
+    if not recipe.train.baseline or processes.decide(lambda: run.baseline is not None):
+        return
+    seconds = recipe.train.seconds
+    with processes.together():
+        if processes.first:
+            run.write_baseline((yield from baseline(plan.pack, BASELINE * seconds if seconds else math.inf)))
 
 
 def _planned_steps(recipe: Recipe, plan: Plan, started_at: float, pace: Pace) -> int:
     """As many steps as fit into a budget of time; else those of the plan."""
-    seconds, _ = parse_budget(recipe.train.budget)
-    return plan_steps(seconds, time.perf_counter() - started_at, pace).planned if seconds else plan.steps
+    seconds = recipe.train.seconds
+    return plan_steps(seconds, plan.processes.clock() - started_at, pace).planned if seconds else plan.steps
 
 
 def _begin_stretch(
@@ -465,7 +545,7 @@ def _begin_stretch(
             f"{run.folder} has no checkpoint of its end, so it cannot be trained longer. Begin from its weights: "
             f"init.weights={run.folder}"
         )
-    has, (seconds, _) = before.seconds or 0.0, parse_budget(recipe.train.budget)
+    has, seconds = before.seconds or 0.0, recipe.train.seconds
     fitting = _planned_steps(recipe, plan, started_at - has, pace)
     planned = progress.step + fitting if seconds else fitting
     if planned <= progress.step or 0 < seconds <= has:
@@ -473,11 +553,10 @@ def _begin_stretch(
             f"{run.folder} has been trained for {before.steps:,} steps in {has:.0f} s already, and train.epochs and "
             "train.budget count from its beginning: ask for more."
         )
-    progress.planned, progress.corrected_at, progress.corrected = planned, 0, 0
-    progress.stepping, progress.timed = 0.0, 0
+    progress.planned = planned
     if 0 < recipe.train.patience <= progress.since:
         progress.since = 0
-    run.begin_stretch(recipe)
+    plan.processes.decide(lambda: str(run.begin_stretch(recipe)))
     stretch = Stretch(steps=before.steps, seconds=has, weights=before.weights)
     return record.model_copy(update={"stretches": (*(before.stretches or ()), stretch)})
 
@@ -489,6 +568,10 @@ def _divergence(step: int, where: str = "") -> RunError:
     )
 
 
+def _held(choices: Choices) -> str:
+    return "a share of the model" if choices.parallel == "shard" else "the whole model"
+
+
 def _condition_notes(before: Record, now: Record) -> list[str]:
     """A sentence on what is not as it was before, since then sums may be rounded in another order."""
     differences = {
@@ -498,6 +581,8 @@ def _condition_notes(before: Record, now: Record) -> list[str]:
             ("torch", before.machine.torch, now.machine.torch),
             ("the device", before.choices.device, now.choices.device),
             ("the number of threads", before.choices.threads, now.choices.threads),
+            ("the number of processes", before.choices.processes, now.choices.processes),
+            ("what each of them holds", _held(before.choices), _held(now.choices)),
         )
         if old != new
     }

@@ -13,12 +13,12 @@ from vitral.data.threads import machine_is_busy
 from vitral.errors import RecipeError
 from vitral.run import Choices
 from vitral.training.budget import PROBE, Pace, measure_pace
-from vitral.training.config import Fixed, Train, parse_budget
+from vitral.training.config import Fixed, Train
 from vitral.training.preparation import Plan
 
 FASTER = 1.1  # times; for less, neither coarser numbers nor a compiler are worth having
 # Seconds of training from which a trial pays: that of short numbers takes three, that of the compiler about sixty.
-WORTH_SHORT_NUMBERS, WORTH_COMPILING = 120.0, 1200.0
+WORTH_SHORT_NUMBERS, WORTH_COMPILING = 90.0, 1200.0
 
 TRIAL = """
 import time, torch
@@ -62,28 +62,35 @@ def find_fastest(
     One thread is tried where others use the machine: several wait for the slowest of them in every operation, and may
     take ten times as long. Not without a budget of time: else the same command would round in another order by the day.
     """
-    learner, budget = plan.learner, parse_budget(train.budget)[0]
+    learner, budget, processes = plan.learner, train.seconds, plan.processes
     dtype = str(next(learner.model.parameters()).dtype).removeprefix("torch.")
     choices = Choices(
         device=learner.device.type,
         precision=dtype if train.precision == "auto" else train.precision,
-        threads=torch.get_num_threads(),
+        threads=processes.tell(torch.get_num_threads()),
         compiled=train.compile == "yes",
+        processes=processes.world,
+        parallel="shard" if learner.shards else "replicate",
     )
+
+    def emulated() -> bool:
+        """Whether short numbers are slower here, or on the machine of any of the processes."""
+        return min(processes.gather(short_numbers(learner.device))) <= FASTER
 
     def measure_with(**changes: Any) -> tuple[Choices, Pace]:
         other = choices.model_copy(update=changes)
         return other, apply_choices(other, plan, PROBE * budget if budget else 1.0, measure, short_numbers)
 
-    alone = measure_with(threads=1) if budget and choices.threads > 1 and is_busy() else None
+    alone = measure_with(threads=1) if budget and choices.threads > 1 and processes.decide(is_busy) else None
     choices, pace = _faster(measure_with(), alone) if alone else measure_with()
     expected = budget or pace.mean * plan.steps
     precision_is_open = train.precision == "auto" and dtype == "float32"
-    if precision_is_open and expected > WORTH_SHORT_NUMBERS and short_numbers(learner.device) > FASTER:
+    if precision_is_open and expected > WORTH_SHORT_NUMBERS and not emulated():
         choices, pace = _faster((choices, pace), measure_with(precision="bfloat16"))
     expected = budget or pace.mean * plan.steps
     one_shape = isinstance(train.patches, Fixed) and isinstance(train.image_size, Fixed)  # each is compiled anew
-    if train.compile == "auto" and one_shape and expected > WORTH_COMPILING:
+    one_process = not processes.many  # one of several that cannot compile would leave the others waiting
+    if train.compile == "auto" and one_shape and expected > WORTH_COMPILING and one_process:
         try:
             choices, pace = _faster((choices, pace), measure_with(compiled=True))
         except RecipeError:  # it cannot compile here, and need not

@@ -20,8 +20,9 @@ from torch.nn.functional import interpolate
 from vitral.data.pack import Pack
 from vitral.errors import RecipeError
 from vitral.files import sha256_of
-from vitral.model.resnet import is_resnet, resnet_of
+from vitral.model.cifar_resnet import cifar_resnet_of, is_cifar_resnet
 from vitral.plugin import Code, Plugin, is_plugin
+from vitral.targets import require_one_class
 from vitral.training.config import Teacher
 from vitral.weights.pretrained import load_pretrained, raw_weights_of
 from vitral.weights.stored import RawWeights, digest
@@ -54,7 +55,7 @@ def find_teacher(
         teach = _check_logits(_load_onnx(path), settings.source, class_names) if path.suffix == ".onnx" else None
         return LoadedTeacher(teach, sha256_of(path))
     stored = raw_weights_of(settings.source)
-    if is_resnet(stored.tensors):
+    if is_cifar_resnet(stored.tensors):
         return _load_cnn(stored, settings.source, class_names)
     return LoadedTeacher(_load_weights(settings.source, class_names, code), digest(stored.tensors.values()))
 
@@ -90,12 +91,13 @@ def _load_cnn(stored: RawWeights, source: str, class_names: tuple[str, ...]) -> 
         where = "its about.json names" if "class_names" in stored.about else "the pictures have"
         raise RecipeError(f"teacher.source {source} knows {count} classes, and {where} {len(known)}.")
     order = _order(known, class_names, source)
-    cnn = resnet_of(stored.tensors, mean, std)
+    cnn = cifar_resnet_of(stored.tensors, mean, std)
     return LoadedTeacher(lambda images: cnn(images)[:, order], digest(stored.tensors.values()), cnn.features)
 
 
 def _load_weights(source: str, class_names: tuple[str, ...], code: Code) -> Teach:
     pretrained = load_pretrained(source, code=code)
+    require_one_class(pretrained.targets, source, "A teacher")
     order = _order(pretrained.class_names, class_names, source)
     model, preprocess = pretrained.model.eval(), pretrained.preprocess
 

@@ -14,12 +14,15 @@ SOME_HAVE = (  # tensors that not every ViT has
     "cls_token",
     "dist_token",
     "reg_token",
+    "patch_embed.norm.weight",
     "norm_pre.weight",
     "blocks.0.attn.qkv.bias",
+    "blocks.0.attn.qv_bias.q",
     "blocks.0.attn.q_norm.weight",
     "blocks.0.ls1.gamma",
     "norm.weight",
     "fc_norm.weight",
+    "attn_pool.latent",
 )
 
 
@@ -33,21 +36,26 @@ class Architecture:
     mlp: str = "gelu"
     norm_eps: float = 1e-6
     pool: str = "class"
+    prefix: bool = False  # whether it pools class token and registers too
     blocks: str = "pre-norm"
+    norm: str = "layer"
+    rotary: bool = False  # as in DINOv3: there is no table of positions
     placed: bool = True  # whether class token and registers have rows in the table of positions
 
 
 def shape_of(tensors: Tensors) -> str:
-    """What a model has in any depth and for any patch and image size: the sizes of its MLP, and SOME_HAVE.
+    """What a model has in any depth and for any patch and image size: the sizes of its MLP, and SOME_HAVE; and whether
+    it has no table of positions.
 
     >>> import torch
     >>> tensors = {"blocks.0.mlp.fc1.weight": torch.zeros(8, 4), "blocks.0.mlp.fc2.weight": torch.zeros(4, 8)}
     >>> shape_of(tensors | {"cls_token": torch.zeros(1, 1, 4)})
-    '4 8 8 cls_token'
+    '4 8 8 cls_token no-table'
     """
     matrices = [tensors[name] for name in ("blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight") if name in tensors]
     sizes = [str(size) for matrix in matrices for size in reversed(matrix.shape)][:3]
-    return " ".join([*sizes, *(name for name in SOME_HAVE if name in tensors)])
+    table = [] if "pos_embed" in tensors else ["no-table"]
+    return " ".join([*sizes, *(name for name in SOME_HAVE if name in tensors), *table])
 
 
 @cache

@@ -3,7 +3,7 @@ what tells a picture that is unlike all that was learnt from."""
 
 import json
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from vitral.files import parse_table, write_whole
 from vitral.model.interface import Model
 from vitral.plugin import is_plugin
 from vitral.settings import FORMAT, check_format
+from vitral.targets import Target
 from vitral.weights.stored import digest
 
 CALIBRATION = "calibration.safetensors"
@@ -51,11 +52,15 @@ class Calibration:
     """Measured on validation pictures, which the weights were not fitted to."""
 
     head: str  # which weights it was measured for: a digest of their classifier
-    temperature: Tensor  # (): logits are divided by it (Guo et al. 2017)
-    means: Tensor  # (classes, F): of the features of each class's training pictures
+    temperature: Tensor  # (): logits are divided by it (Guo et al. 2017); with other targets than one class (targets,)
+    means: Tensor  # (classes, F): of the features of each class's training pictures; with other targets (1, F), of all
     metric: Tensor  # (F, F): times this, features spread equally far in every direction within the classes
     far: Tensor  # (): 95 % of the validation pictures are nearer to some class than this
     fit: TemperatureFit | None = None  # why the temperature is what it is; None: of an older version, which kept any
+    # Where there are other targets than one class, (outputs,): the probability from which on a label is said; how far a
+    # number may be off, in its unit, so that 90 % of the validation pictures are not farther. 0: it is no such output.
+    thresholds: Tensor | None = None
+    margins: Tensor | None = None
 
     def probabilities(self, logits: Tensor) -> Tensor:  # (B, classes) → (B, classes)
         """Softmax at the measured temperature: the most probable class stays, its probability does not."""
@@ -64,6 +69,14 @@ class Calibration:
     def distances(self, features: Tensor) -> Tensor:  # (B, F) → (B,)
         """To the nearest class (Lee et al. 2018), in units of `far`: above 1 a picture is unlike those learnt from."""
         return torch.cdist(features @ self.metric, self.means @ self.metric).amin(dim=1) / self.far
+
+    def of_target(self, place: int, mine: slice, target: Target) -> "Calibration":
+        """What of it is about one of several targets: that at this place, with these outputs."""
+        if target.kind == "class":
+            return replace(self, temperature=self.temperature[place], thresholds=None, margins=None)
+        assert self.thresholds is not None and self.margins is not None  # as it has several targets
+        temperature = self.temperature[place : place + 1]
+        return replace(self, temperature=temperature, thresholds=self.thresholds[mine], margins=self.margins[mine])
 
     def write(self, folder: Path) -> Path:
         """Beside the weights, whole or not at all; returns the path."""
@@ -76,14 +89,14 @@ class Calibration:
         return path
 
     @classmethod
-    def load(cls, folder: Path, model: Model) -> Self | None:
+    def load(cls, folder: Path, model: Model, other_targets: tuple[Target, ...] = ()) -> Self | None:
         """The calibration beside the weights in a folder; None where there is none."""
         path = folder / CALIBRATION
-        return cls.read(path, model) if path.is_file() else None
+        return cls.read(path, model, other_targets) if path.is_file() else None
 
     @classmethod
-    def read(cls, path: Path, model: Model) -> Self:
-        """The file that `write` wrote; a `WeightsError` if it was measured for another model."""
+    def read(cls, path: Path, model: Model, other_targets: tuple[Target, ...] = ()) -> Self:
+        """The file that `write` wrote; a `WeightsError` if it was measured for another model, or for other targets."""
         try:
             with safetensors.safe_open(path, framework="pt") as file:
                 header = parse_table((file.metadata() or {}).get("vitral", "{}"))
@@ -92,8 +105,13 @@ class Calibration:
             raise WeightsError(f"{path} is damaged, or is not a safetensors file ({error}).") from None
         check_format(header.get("format"), str(path), WeightsError)
         specs = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
-        size = _features(model)
-        shapes = {"temperature": (), "means": (model.config.classes, size), "metric": (size, size), "far": ()}
+        size, outputs = _features(model), model.config.classes
+        shapes: dict[str, tuple[int, ...]] = {"metric": (size, size), "far": ()}
+        if other_targets:
+            shapes |= {"temperature": (len(other_targets),), "means": (1, size)}
+            shapes |= {"thresholds": (outputs,), "margins": (outputs,)}
+        else:
+            shapes |= {"temperature": (), "means": (outputs, size)}
         expected = {name: (torch.float32, shape) for name, shape in shapes.items()}
         if specs != expected or not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
             raise WeightsError(f"{path} is damaged, or was measured for another model. Delete it, or train again.")
@@ -101,8 +119,12 @@ class Calibration:
             raise WeightsError(
                 f"{path} was measured for other weights than those beside it. Delete it, or train again."
             )
-        if not 0.01 <= float(tensors["temperature"]) <= 100 or float(tensors["far"]) <= 0:
+        temperature = tensors["temperature"]
+        if not bool(((temperature >= 0.01) & (temperature <= 100)).all()) or float(tensors["far"]) <= 0:
             raise WeightsError(f"{path} is damaged: a temperature is 0.01 to 100, and a distance above 0.")
+        thresholds, margins = (tensors.get(name, torch.zeros(1)) for name in ("thresholds", "margins"))
+        if not 0 <= float(thresholds.min()) <= float(thresholds.max()) <= 1 or float(margins.min()) < 0:
+            raise WeightsError(f"{path} is damaged: a threshold is 0 to 1, and a margin not below 0.")
         return cls(header["head"], fit=_read_fit(header.get("fit"), path), **tensors)
 
 

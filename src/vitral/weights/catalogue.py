@@ -33,6 +33,8 @@ KNOWN = (
     Known("hf:timm/vit_small_patch16_224.dino", 22, "Apache-2.0", "DINO: attention maps that show the subject"),
     Known("hf:facebook/dinov2-small", 22, "Apache-2.0", "DINOv2: features for few pictures, any subject"),
     Known("hf:facebook/dinov2-with-registers-small", 22, "Apache-2.0", "DINOv2 with registers: cleaner maps"),
+    Known("hf:timm/vit_small_patch16_dinov3.lvd1689m", 22, "DINOv3 License", "DINOv3: features and maps, any size"),
+    Known("hf:facebook/dinov3-vits16-pretrain-lvd1689m", 22, "DINOv3 License", "the same; its page asks for consent"),
     Known("hf:facebook/vit-mae-base", 112, "Apache-2.0", "MAE: to be trained further, not for features"),
 )
 

@@ -5,13 +5,14 @@ import re
 from vitral.weights.stored import RawWeights
 
 # Of transformers: what we compute as it does.
-OURS = {"vit", "deit", "vit_mae", "vit_msn", "ijepa", "dinov2", "dinov2_with_registers", "flava_image_model"}
-OURS |= {"timm_wrapper"}  # of which timm's own names tell
+OURS = {"vit", "deit", "vit_mae", "vit_msn", "ijepa", "dinov2", "dinov2_with_registers", "dinov3_vit"}
+OURS |= {"swin", "swinv2", "bit", "flava_image_model", "timm_wrapper"}  # of the last one, timm's own names tell
 
-SWIN = "a Swin Transformer (attention inside of windows that shift)"
+SWIN = "a Swin Transformer of another make than timm's, its authors' or transformers'"
 BEIT = "a BEiT or a ViT that follows it (keys without a bias, or positions by relative distance)"
-ROTARY = "a ViT with rotary positions and no table of them (DINOv3, EVA)"
+ROTARY = "a ViT with rotary positions other than DINOv3's (EVA, RoPE-ViT)"
 CLIP = "the picture side of a CLIP or SigLIP by other names than timm's"
+MAP = "a ViT whose head pools by attention in another way than SigLIP's of timm"
 TEXT = "a model of text"
 CONVNEXT = "a ConvNeXt (a CNN)"
 CNN = "a CNN"
@@ -20,9 +21,6 @@ VIDEO = "a model of videos"
 MODEL_TYPES = {
     "beit": BEIT,
     "data2vec-vision": BEIT,
-    "dinov3_vit": ROTARY,
-    "swin": SWIN,
-    "swinv2": SWIN,
     "donut-swin": SWIN,
     "maskformer-swin": SWIN,
     "clip_vision_model": CLIP,
@@ -39,7 +37,6 @@ MODEL_TYPES = {
     "dinov3_convnext": CONVNEXT,
     "resnet": CNN,
     "regnet": CNN,
-    "bit": CNN,
     "efficientnet": CNN,
     "mobilenet_v1": CNN,
     "mobilenet_v2": CNN,
@@ -50,21 +47,34 @@ MODEL_TYPES = {
     "audio-spectrogram-transformer": "a model of sounds",
 }
 
-# A pattern that one of the names has; one that none has; what it is. The first row that fits tells.
+# Of timm: some have the tensors of a plain ViT, table and all, and turn queries and keys besides.
+ROTARY_NAMES = r"_rope_|_pe_|^eva02|_sapiens2"
+
+# A pattern that one of the names has; one that none has; what it is, or "". The first row that fits tells.
 TENSORS = (
     (r"\.lora_[AB]\.", "", "a model with LoRA beside its matrices (merge_and_unload adds it to them)"),
-    (r"layers\.\d+\.blocks\.\d+\.(attn|attention)\.|features\.\d+\.\d+\.attn\.relative_position", "", SWIN),
-    (r"relative_position_bias|attn\.q_bias$|\.lambda_1$|attention\.q_bias$", r"stages\.", BEIT),
-    (r"(^|\.)rope(_embed)?\.", "", ROTARY),
-    (r"blocks\.\d+\.attn\.qkv\.weight$|layer\.\d+\.attention\.q_proj\.weight$", r"pos_embed|position", ROTARY),
+    (r"features\.\d+\.\d+\.attn\.relative_position", "", SWIN),
+    (r"layers\.\d+\.blocks\.\d+\.(attn|attention)\.", "", ""),  # a Swin as we have it
+    (r"relative_position_bias|attn\.q_bias$|\.lambda_1$|attention\.q_bias$", r"stages\.|reg_token$", BEIT),
+    (r"(^|\.)rope\.", "", ROTARY),
+    # Without a table of positions: DINOv3, if it has a class token and registers.
+    (r"blocks\.\d+\.attn\.qkv\.weight$", r"pos_embed|reg_token$|storage_tokens$", ROTARY),
+    (r"blocks\.\d+\.attn\.qkv\.weight$", r"pos_embed|cls_token$", ROTARY),
+    (r"layer\.\d+\.attention\.q_proj\.weight$", r"position|embeddings\.patch_embeddings\.weight$", ROTARY),
     (
         r"blocks\.\d+\.(in_proj\.weight|attns\.\d+\.)",
         "",
         "a ViT with parallel blocks (attention and MLP side by side)",
     ),
-    (r"(^|\.)(attn_pool\.|head\.probe$|MAPHead_\d+/)", "", "a ViT whose head pools by attention"),
+    # timm's head of SigLIP is ours too.
+    (r"(^|\.)(attn_pool\.(?!latent|q\.|kv\.|proj\.|norm\.|mlp\.)|head\.probe$|MAPHead_\d+/)", "", MAP),
     (r"(^|\.)blocks_token_only\.", "", "a CaiT (its last blocks see the class token alone)"),
-    (r"patch_embed\.backbone\.|(^|\.)conv_proj\.conv_bn_relu", "", "a ViT behind a convolutional stem"),
+    # But for the ResNet of the paper's hybrids, which is ours too.
+    (
+        r"patch_embed\.backbone\.(?!(stem\.)?(conv|norm)\.|stages\.\d+\.blocks\.)|(^|\.)conv_proj\.conv_bn_relu",
+        "",
+        "a ViT behind a convolutional stem",
+    ),
     (r"token_embedding\.weight$|word_embeddings\.weight$", "patch", TEXT),
     (r"embeddings\.patch_embedding\.weight$|transformer\.resblocks\.\d", "", CLIP),
     (r"stages\.\d+\.(blocks\.|layers\.)?\d+\.(dwconv|conv_dw)\.weight$|features\.\d+\.\d+\.layer_scale$", "", CONVNEXT),
@@ -77,8 +87,10 @@ def foreign(raw: RawWeights) -> str | None:
     kind = raw.config.get("model_type")
     if isinstance(kind, str) and kind not in OURS:
         return MODEL_TYPES.get(kind, f"transformers' {kind}")
+    if re.search(ROTARY_NAMES, str(raw.config.get("architecture", ""))):
+        return ROTARY
     names = "\n".join(raw.prefix + name for name in raw.tensors)
     for pattern, without, words in TENSORS:
-        if re.search(pattern, names, re.M) and not (without and re.search(without, names)):
-            return words
+        if re.search(pattern, names, re.M) and not (without and re.search(without, names, re.M)):
+            return words or None
     return None

@@ -1,6 +1,8 @@
 """Google's npz files: vision_transformer (and augreg), big_vision. In flax a matrix is (in, out), and heads lie apart.
 
-Their GELU is the tanh one; like everybody who runs these weights elsewhere we take the exact one (2e-4 of a logit).
+Their GELU is the tanh one; like everybody who runs these weights elsewhere we take the exact one (2e-4 of a logit). In
+the ResNet of their hybrids a filter is divided by its deviation + 1e-5 and GroupNorm adds 1e-6; as timm has it, we
+divide by the root of its variance + 1e-8 and add 1e-5.
 """
 
 from torch import Tensor
@@ -66,7 +68,26 @@ def block(norm2: str, attention: str, mlp: str) -> tuple[Name, ...]:
     )
 
 
+def resnet() -> tuple[Name, ...]:
+    """The rows of a hybrid's ResNet, which counts stages and units from 1."""
+    before, theirs = "patch_embed.backbone.", "block{s+1}/unit{n+1}/"
+    ours = before + "stages.{s}.blocks.{n}."
+    pairs = [("conv_root", "gn_root", f"{before}stem.conv", f"{before}stem.norm")]
+    pairs += [(f"{theirs}conv{n}", f"{theirs}gn{n}", f"{ours}conv{n}", f"{ours}norm{n}") for n in (1, 2, 3)]
+    pairs += [(f"{theirs}conv_proj", f"{theirs}gn_proj", f"{ours}downsample.conv", f"{ours}downsample.norm")]
+    return tuple(
+        row
+        for conv, norm, our_conv, our_norm in pairs
+        for row in (
+            Name(f"{conv}/kernel", f"{our_conv}.weight", patches, patches_back),
+            Name(f"{norm}/scale", f"{our_norm}.weight", Tensor.flatten),
+            Name(f"{norm}/bias", f"{our_norm}.bias", Tensor.flatten),
+        )
+    )
+
+
 NAMES = (
+    *resnet(),
     Name("cls", "cls_token"),
     Name("Transformer/posembed_input/pos_embedding", "pos_embed"),
     Name("pos_embedding", "pos_embed"),  # big_vision

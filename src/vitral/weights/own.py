@@ -1,5 +1,6 @@
 """Vitral's own `model.safetensors`: the weights, and all that is needed to use them (docs/schema.md)."""
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Self
 import safetensors
 import safetensors.torch
 import torch
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError, WeightsError
@@ -19,6 +20,7 @@ from vitral.model.interface import Model
 from vitral.model.kinds import AnyModelConfig
 from vitral.plugin import Code, is_plugin, load_stored_plugins
 from vitral.settings import FORMAT, Settings, check_format
+from vitral.targets import Target, one_class
 from vitral.weights.stored import check_finite, check_number, unwrapped
 
 UNTRAINED = "head_untrained"  # in `about`: of a model that learnt without labels
@@ -37,6 +39,12 @@ class Weights:
     preprocess: Preprocess
     class_names: tuple[str, ...] = field(repr=False)  # there may be a thousand
     about: dict[str, str] = field(default_factory=dict)
+    other_targets: tuple[Target, ...] = ()  # what the outputs are, where that is not one class
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """What the outputs are."""
+        return self.other_targets or one_class(self.class_names)
 
     def __post_init__(self) -> None:
         if isinstance(self.model, Model):
@@ -63,6 +71,15 @@ class Weights:
             )
 
 
+def identity(weights: Weights) -> str:
+    """A sha256 of config, preprocessing and weights: the same for the same numbers, whatever file they come from."""
+    digest = hashlib.sha256(json.dumps([weights.model.config.write(), weights.preprocess.write()]).encode())
+    for name, tensor in weights.model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
 class Header(Settings):
     """The JSON in the metadata of the file, under the one key `vitral`."""
 
@@ -70,12 +87,15 @@ class Header(Settings):
     model: AnyModelConfig
     preprocess: Preprocess
     class_names: tuple[str, ...]
+    targets: tuple[Target, ...] = Field(default=(), exclude_if=lambda targets: not targets)  # it came after format 1
     about: dict[str, str] = {}
 
     @model_validator(mode="after")
     def _one_name_per_class(self) -> Self:
         if len(self.class_names) != self.model.classes:
             raise ValueError(f"It has {len(self.class_names)} class_names for {self.model.classes} classes.")
+        if self.targets and sum((target.names for target in self.targets), ()) != self.class_names:
+            raise ValueError("Its targets and its class_names do not name the same outputs.")
         if self.preprocess.channels != self.model.channels:
             gives, takes = self.preprocess.channels, self.model.channels
             raise ValueError(f"Its preprocessing gives {gives} channels, and its model takes {takes}.")
@@ -103,6 +123,7 @@ def write_weights(path: str | Path, weights: Weights) -> Path:
         model=config,
         preprocess=weights.preprocess,
         class_names=weights.class_names,
+        targets=weights.other_targets,
         about={**weights.about, **code},
     ).write()
     if not header["about"]:
@@ -160,7 +181,7 @@ def read_weights(path: Path, code: Code = ()) -> Weights:
         check_finite(str(path), model.state_dict())
     except (safetensors.SafetensorError, OSError) as error:
         raise WeightsError(f"{path} is damaged, or is not a safetensors file ({error}).") from None
-    return Weights(model.eval(), header.preprocess, header.class_names, header.about)
+    return Weights(model.eval(), header.preprocess, header.class_names, header.about, header.targets)
 
 
 def _config(path: Path, header: Header, code: Code) -> ModelConfig:

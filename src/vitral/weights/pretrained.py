@@ -1,7 +1,7 @@
 """Weights of any library become a model: `load_pretrained`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,14 +16,18 @@ from vitral.data.sources.named import NAMED, data_directory
 from vitral.errors import RecipeError, WeightsError
 from vitral.files import path_of
 from vitral.model import build
-from vitral.model.config import ModelConfig, Resample, ViTConfig
+from vitral.model.cifar_resnet import is_cifar_resnet
+from vitral.model.config import ModelConfig, Resample
 from vitral.model.interface import Model
-from vitral.model.resnet import is_resnet
+from vitral.model.resnet import Conv
+from vitral.model.swin_config import SwinConfig
 from vitral.model.vit import ViT
 from vitral.plugin import Code
-from vitral.weights import google, huggingface, timm, torchvision
+from vitral.targets import Target, one_class, same
+from vitral.weights import bit, google, huggingface, swin, timm, torchvision
 from vitral.weights.catalogue import KNOWN, NAMED_WEIGHTS
-from vitral.weights.describe import ModelFacts, describe, facts_from, facts_of
+from vitral.weights.describe import describe
+from vitral.weights.facts import ModelFacts, facts_from, facts_of
 from vitral.weights.foreign import foreign
 from vitral.weights.guard import CLOSE, NotComparable, compare
 from vitral.weights.imagenet import imagenet_classes
@@ -32,8 +36,18 @@ from vitral.weights.own import Weights, read_weights
 from vitral.weights.processors import read_processor, read_timm
 from vitral.weights.stored import RawWeights, check_finite, of_module, read_raw_weights, unwrapped, without_prefix
 
-FAMILIES = (*huggingface.FAMILIES, *torchvision.FAMILIES, *google.FAMILIES, *timm.FAMILIES)
+FAMILIES = (
+    *bit.FAMILIES,
+    *swin.FAMILIES,
+    *huggingface.FAMILIES,
+    *torchvision.FAMILIES,
+    *google.FAMILIES,
+    *timm.FAMILIES,
+)
+DESCRIBERS: dict[str, Callable[[Tensors, Family, ModelFacts], tuple[ModelConfig, ModelFacts]]]
+DESCRIBERS = {"vit": describe, "swin": swin.describe, "resnet": bit.describe}  # by the kind of a family
 WORTH_A_NOTE = ("new", "left over", "unchecked")  # rows of a report that a person should know of
+NOUNS = {"vit": "ViT", "swin": "Swin", "resnet": "ResNet"}
 HALF = ((0.5,), (0.5,))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # mean and std
 
@@ -104,7 +118,7 @@ def load_pretrained(
             raise WeightsError(f"{raw.where} tells all of itself: leave heads, norm_eps, mlp and resample out.")
         assert raw.path is not None  # metadata is of a file
         own = read_weights(raw.path, code)
-        pretrained = Pretrained(own.model, own.preprocess, own.class_names, own.about, folder=raw.path.parent)
+        pretrained = Pretrained(**vars(own), folder=raw.path.parent)
     else:
         _check_architecture(raw)
         given = facts_from("given", heads=heads, norm_eps=norm_eps, mlp=mlp, resample=resample)
@@ -122,18 +136,20 @@ def _check_outputs(pretrained: Pretrained, module: nn.Module, where: str, facts:
     """Refuse a module whose outputs ours would not be; at its own size, and at another where it takes one. There the
     rule for positions is the one that gives the same, unless somebody named one."""
     model = pretrained.model
-    assert isinstance(model, ViT)
-    own, patch = model.config.height_width, model.config.patch_size
-    other = (max(patch, own[0] - patch), own[1] + patch)  # some rules differ only where a side grows, or shrinks
+    own, step = model.config.height_width, model.config.cell
+    if isinstance(model.config, SwinConfig):
+        step = 1  # one of transformers that has once seen a map smaller than a window keeps that window for ever
+    other = (max(step, own[0] - step), own[1] + step)  # some rules differ only where a side grows, or shrinks
     sizes, size = [own], own
     try:
         difference, place = compare(module, model, own)
     except NotComparable as reason:
         return _with_row(pretrained, model, ("unchecked", f"whether outputs are the same, as {reason}"))
-    rules = dict.fromkeys([model.config.positions.resample, *get_args(Resample)]) if facts.resample is None else {}
-    for rule in rules if difference <= CLOSE else {}:
+    usual = model.config.resampling  # "" where no table is resampled
+    rules = dict.fromkeys([usual, *get_args(Resample)] if usual else [usual])
+    for rule in rules if difference <= CLOSE and facts.resample is None else {}:
         try:
-            model = model if rule == model.config.positions.resample else _with_rule(model, rule)
+            model = model if rule == model.config.resampling else _with_rule(model, rule)
             (difference, place), size = compare(module, model, other), other
         except NotComparable:  # it takes its own size alone
             break
@@ -143,30 +159,58 @@ def _check_outputs(pretrained: Pretrained, module: nn.Module, where: str, facts:
     if not difference <= CLOSE:
         raise WeightsError(
             f"{where} gives other outputs than its weights would give here: on a random picture of {size[0]}×{size[1]} "
-            f"they differ by {difference:.1e} of the largest number, {place}. A part of it is none that a ViT here has."
+            f"they differ by {difference:.1e} of the largest number, {place}. A part of it is none that a "
+            f"{NOUNS.get(model.config.kind, 'ViT')} here has."
         )
     words = " and ".join(f"{down}×{across}" for down, across in sizes)
-    if other in sizes and (loaded := pretrained.loaded):
+    if other in sizes and usual and (loaded := pretrained.loaded):
         rest = [row for row in loaded.facts if not row[0].startswith("resample = ")]
-        rule = (f"resample = {model.config.positions.resample}", "the module")
+        rule = (f"resample = {model.config.resampling}", "the module")
         pretrained = replace(pretrained, loaded=replace(loaded, facts=(*rest, rule)))
     return _with_row(pretrained, model, ("compared", f"with the module, on a picture of {words}: the same outputs"))
 
 
-def _with_rule(model: ViT, rule: str) -> ViT:
+def _with_rule(model: Model, rule: str) -> Model:
     """The model, with another rule for positions at other sizes."""
+    assert isinstance(model, ViT)  # no other has a rule
     positions = model.config.positions.model_copy(update={"resample": rule})
-    changed = _build_with(model.config.model_copy(update={"positions": positions}), model.state_dict())
-    assert isinstance(changed, ViT)
-    return changed
+    return _build_with(model.config.model_copy(update={"positions": positions}), model.state_dict())
 
 
 def with_resampling(pretrained: Pretrained, rule: str) -> Pretrained:
     """Loaded weights, with another rule for positions at other sizes; a model without any as it is."""
     model = pretrained.model
-    if not isinstance(model, ViT) or model.config.resampling == rule:
+    if not isinstance(model, ViT) or model.config.resampling in (rule, ""):
         return pretrained
     return replace(pretrained, model=_with_rule(model, rule))
+
+
+def with_task_tokens(pretrained: Pretrained, outputs: tuple[int, ...]) -> Pretrained:
+    """Loaded weights with a copy of their class token, and of its position, for each of several tasks, which have so
+    many outputs each; a model without a class token, or with task tokens, as it is."""
+    model, state = pretrained.model, pretrained.model.state_dict()
+    if not isinstance(model, ViT) or model.config.tokens.kind != "class":
+        return pretrained
+    config, tasks = model.config, len(outputs)
+    tokens = {"kind": "tasks", "outputs": outputs, "registers": config.tokens.registers}
+    changed = type(config).read({**config.write(), "tokens": tokens}, "model.")
+    copies = {"cls_token": state["cls_token"].repeat(1, tasks, 1)}
+    if "pos_embed" in state and config.positions.class_token:
+        rows = 2 if config.positions.kind == "learned-2d" else 1  # of the class token
+        own, others = state["pos_embed"].tensor_split([rows], dim=1)
+        copies["pos_embed"] = torch.cat([own.repeat(1, tasks, 1), others], dim=1)
+    row = ("adapted", f"the class token, a copy for each of {tasks} tasks")
+    return _with_row(pretrained, _build_with(changed, state | copies), row)
+
+
+def without_head(pretrained: Pretrained) -> Pretrained:
+    """Loaded weights without what stands above the trunk; a model that has nothing there, or always has, as it is."""
+    model = pretrained.model
+    if not isinstance(model, ViT) or model.config.head.kind == "none":
+        return pretrained
+    config = type(model.config).read({**model.config.write(), "classes": 0, "head": "none"}, "model.")
+    trunk = _build_with(config, {name: model.state_dict()[name] for name in _shapes(config)})
+    return _with_row(pretrained, trunk, ("left out", "the head"), class_names=(), other_targets=())
 
 
 def adapt(
@@ -175,15 +219,18 @@ def adapt(
     classes: int | Sequence[str] | None = None,
     image_size: int | tuple[int, int] | None = None,
     channels: int | None = None,
+    targets: tuple[Target, ...] = (),
 ) -> Pretrained:
-    """Loaded weights with a new head, for another image size, for other channels; what is None stays as it is."""
+    """Loaded weights with a new head, for another image size, for other channels; what is None stays as it is.
+
+    `targets` say what the outputs of the head are, where `classes` are not classes of which a picture has one."""
     if channels is not None:
         pretrained = _with_channels(pretrained, channels)
     if image_size is not None:
         pretrained = _at_size(pretrained, _pair(image_size))
     if classes is not None and classes != pretrained.model.config.classes:
         names = _numbered(classes) if isinstance(classes, int) else tuple(classes)
-        pretrained = _with_classes(pretrained, names)
+        pretrained = _with_classes(pretrained, names, targets)
     return pretrained
 
 
@@ -250,8 +297,8 @@ def _translate(raw: RawWeights, facts: ModelFacts) -> Pretrained:
     try:
         tensors, left_over = renamed(numbers, family)
         if not tensors.keys() - {"head.weight", "head.bias"}:
-            raise WeightsError("A ViT is only a part of it: load that part by itself.")
-        config, facts = describe(tensors, family, facts)
+            raise WeightsError(f"A {NOUNS[family.kind]} is only a part of it: load that part by itself.")
+        config, facts = DESCRIBERS[family.kind](tensors, family, facts)
     except WeightsError as error:
         strange = [name for name in left_over if _of_the_trunk(name)]
         unplaced = f" Nothing here is called {_some(strange)}." if strange else ""
@@ -259,7 +306,9 @@ def _translate(raw: RawWeights, facts: ModelFacts) -> Pretrained:
             f"{raw.where} looks like weights of {family.name}, but cannot be used. {error}{unplaced}"
         ) from None
     except (IndexError, RuntimeError, ValueError) as error:
-        raise WeightsError(f"{raw.where} has tensors of shapes that no ViT of {family.name} has ({error}).") from None
+        raise WeightsError(
+            f"{raw.where} has tensors of shapes that no {NOUNS[family.kind]} of {family.name} has ({error})."
+        ) from None
     with torch.device("meta"):
         model = build(config)
     expected = model.state_dict()
@@ -271,7 +320,7 @@ def _translate(raw: RawWeights, facts: ModelFacts) -> Pretrained:
     trunk = {name for layer in model.layers() if layer.part == "trunk" for name in layer.parameters}
     if missing := [name for name in new if name in trunk]:
         raise WeightsError(
-            f"{raw.where} has not all that a {family.name} ViT of this shape needs: {_some(missing)} "
+            f"{raw.where} has not all that a {family.name} {NOUNS[family.kind]} of this shape needs: {_some(missing)} "
             + ("is missing." if len(missing) == 1 else "are missing.")
         )
     state = {name: tensors[name] for name in expected if name in tensors}
@@ -305,16 +354,26 @@ def _translate(raw: RawWeights, facts: ModelFacts) -> Pretrained:
         names = tuple(imagenet_classes().values())
         sources.append(("class names = those of ImageNet", "as is usual for 1,000 classes"))
     licence = str(raw.about.get("licence") or next((one.licence for one in KNOWN if one.where == raw.where), ""))
+    names = names or _numbered(config.classes)
     return Pretrained(
         model.eval().requires_grad_(True),
         preprocess,
-        names or _numbered(config.classes),
+        names,
         {"family": family.name} | ({"licence": licence} if licence else {}),
-        LoadReport(family.name, tuple(rows), tuple(sources)),
+        other_targets=_targets(facts.outputs, names),
+        loaded=LoadReport(family.name, tuple(rows), tuple(sources)),
     )
 
 
-SHOWN = ("heads", "norm_eps", "resample", "mlp", "pool")  # of the facts: what changes the outputs
+def _targets(outputs: str | None, names: tuple[str, ...]) -> tuple[Target, ...]:
+    """What the outputs of another library's model are, where that is not one class; numbers come in their units."""
+    if outputs == "labels" and names:
+        return (Target(name="labels", kind="labels", names=names),)
+    return tuple(Target(name=name, kind="number", names=(name,)) for name in names) if outputs == "number" else ()
+
+
+# Of the facts: what changes the outputs.
+SHOWN = ("heads", "norm_eps", "resample", "base", "mlp", "pool", "window", "trained_windows") + ("groups", "weight_eps")
 
 
 def _check_architecture(raw: RawWeights) -> None:
@@ -324,13 +383,14 @@ def _check_architecture(raw: RawWeights) -> None:
             f"{raw.where} has the names of vit-pytorch, whose ViT has norms around its patch layer and heads of any "
             "size. No checkpoints of it are in use, so ours has no such parts (docs/decisions/0011)."
         )
-    if is_resnet(raw.tensors):
-        raise WeightsError(f"{raw.where} is a CNN, and no ViT: it can teach one, with teacher.source.")
+    if is_cifar_resnet(raw.tensors):
+        raise WeightsError(f"{raw.where} is a CNN for CIFAR: it can teach a model, with teacher.source.")
     if words := foreign(raw):
         raise WeightsError(
             f"{raw.where} holds weights of {words}, which Vitral does not have yet: it is another architecture, and "
             "its outputs would be others. `vitral ls weights` lists weights that can be loaded."
         )
+    bit.check_architecture(raw)
     huggingface.check_outputs(raw)
 
 
@@ -339,21 +399,27 @@ def _family(raw: RawWeights) -> Family:
     if family is None:
         known = ", ".join(dict.fromkeys(one.name for one in FAMILIES))
         names = f"its tensors are called {_some(sorted(raw.tensors))}" if raw.tensors else "it holds no tensor"
-        raise WeightsError(f"{raw.where} is no ViT of a family that is known here ({known}): {names}.")
+        raise WeightsError(f"{raw.where} is no model of a family that is known here ({known}): {names}.")
     return timm.DINO if family is timm.TIMM and raw.about.get("family") == "DINO" else family
 
 
 def _of_the_trunk(name: str) -> bool:
     """Whether a tensor that we have no place for takes part in what the model sees."""
-    inside = re.search(r"(^|\.)(blocks\w*|patch_embed|attn_pool|MAPHead_\d+|rope|layers?|embeddings|encoder)[./]", name)
-    beside = re.search(r"mask_token$|(^|\.)decoder|position_ids$|num_batches_tracked$|relative_position_index$", name)
-    return bool(inside) and not beside
+    inside = re.search(
+        r"(^|\.)(blocks\w*|patch_embed|attn_pool|MAPHead_\d+|rope|layers?|embeddings|encoder|stem|stages)[./]", name
+    )
+    beside = re.search(r"mask_token$|(^|\.)decoder|position_ids$|num_batches_tracked$", name)
+    made = re.search(r"relative_position_index$|relative_coords_table$|attn_mask$", name)  # of a Swin, anew each time
+    return bool(inside) and not beside and not made
+
+
+COUNTS = ("num_batches_tracked", "position_ids", "relative_position_index")  # whole numbers, and no weights
 
 
 def _numbers(raw: RawWeights) -> Tensors:
     """The tensors in float32; a `WeightsError` unless all are finite."""
     for name, tensor in raw.tensors.items():
-        if not tensor.is_floating_point() and not name.endswith(("num_batches_tracked", "position_ids")):
+        if not tensor.is_floating_point() and not name.endswith(COUNTS):
             kind = str(tensor.dtype).removeprefix("torch.")
             raise WeightsError(f"{raw.where}: {name} holds {kind}, and weights are fractions.")
     tensors = {name: tensor.float() for name, tensor in raw.tensors.items()}
@@ -361,7 +427,7 @@ def _numbers(raw: RawWeights) -> Tensors:
     return tensors
 
 
-def _preprocess(raw: RawWeights, config: ViTConfig, family: Family) -> tuple[Preprocess, str]:
+def _preprocess(raw: RawWeights, config: ModelConfig, family: Family) -> tuple[Preprocess, str]:
     """The preprocessing that stands beside the weights, and in which file; else what is usual for the family."""
     try:
         if settings := raw.about.get("preprocess"):  # we wrote it
@@ -397,11 +463,15 @@ def _preprocess(raw: RawWeights, config: ViTConfig, family: Family) -> tuple[Pre
         ) from None
 
 
-def _with_classes(pretrained: Pretrained, names: tuple[str, ...]) -> Pretrained:
-    """With a new head, which starts at zero; unless the old one is for the same classes, in whatever order."""
+def _with_classes(pretrained: Pretrained, names: tuple[str, ...], targets: tuple[Target, ...] = ()) -> Pretrained:
+    """With a new head, which starts at zero; unless the old one is for the same classes, in whatever order, or for the
+    same other targets."""
     model, config, state = pretrained.model, pretrained.model.config, pretrained.model.state_dict()
-    if names == pretrained.class_names:
+    same_targets = same(pretrained.targets, targets or one_class(names))
+    if names == pretrained.class_names and same_targets:
         return pretrained
+    if targets or pretrained.other_targets:
+        return _with_new_head(pretrained, names, targets)
     heads = {name: p for layer in model.layers() if layer.part == "head" for name, p in layer.parameters.items()}
     one_row_each = all(len(parameter) == config.classes for parameter in heads.values())
     if sorted(names) == sorted(pretrained.class_names) and one_row_each:
@@ -409,12 +479,18 @@ def _with_classes(pretrained: Pretrained, names: tuple[str, ...]) -> Pretrained:
         turned = {name: state[name][rows] for name in heads}
         row = ("adapted", "the order of the classes")
         return _with_row(pretrained, _build_with(config, state | turned), row, class_names=names)
+    return _with_new_head(pretrained, names, targets)
+
+
+def _with_new_head(pretrained: Pretrained, names: tuple[str, ...], targets: tuple[Target, ...]) -> Pretrained:
+    model, config, state = pretrained.model, pretrained.model.config, pretrained.model.state_dict()
     above = {name for layer in model.layers() if layer.part != "trunk" for name in layer.parameters}
     changed = config.with_classes(len(names))
     trunk = {name: tensor for name, tensor in state.items() if name not in above}
     new = {name: torch.zeros(one.shape) for name, one in _shapes(changed).items() if name not in trunk}
-    words = f"a head for {len(names)} classes" + (f" in place of {config.classes}" if config.classes else "")
-    return _with_row(pretrained, _build_with(changed, trunk | new), ("new", words), class_names=names)
+    words = f"a head for {len(names)} {'outputs' if targets else 'classes'}"
+    row = ("new", words + (f" in place of {config.classes}" if config.classes else ""))
+    return _with_row(pretrained, _build_with(changed, trunk | new), row, class_names=names, other_targets=targets)
 
 
 def _with_channels(pretrained: Pretrained, channels: int) -> Pretrained:
@@ -425,9 +501,11 @@ def _with_channels(pretrained: Pretrained, channels: int) -> Pretrained:
     model, had = pretrained.model, pretrained.model.config.channels
     if had == channels:
         return pretrained
-    state, name = model.state_dict(), "patch_embed.proj.weight"  # (D, C, P, P)
-    if name not in state or state[name].shape[1] != had:
+    state = model.state_dict()
+    name, first = next((one for one in model.named_modules() if isinstance(one[1], nn.Conv2d)), ("", None))
+    if first is None or first.in_channels != had:
         raise WeightsError(f"The first layer of this model cannot be brought from {had} to {channels} channels.")
+    name = f"{name}.weight"  # (D, C, P, P)
     changed = type(model.config).read({**model.config.write(), "channels": channels}, "model.")
     if channels == 1:
         adapted = state[name].sum(dim=1, keepdim=True)
@@ -438,6 +516,8 @@ def _with_channels(pretrained: Pretrained, channels: int) -> Pretrained:
     mean, std = (_for_channels(numbers, channels) for numbers in (old.mean, old.std))
     preprocess = Preprocess.read({**old.write(), "channels": channels, "mean": mean, "std": std}, "preprocess.")
     words = f"the first layer from {had} to {channels} channels"
+    if isinstance(first, Conv):
+        words += ", whose filters are standardised anew: also grey pictures give something else than before"
     return _with_row(
         pretrained, _build_with(changed, state | {name: adapted}), ("adapted", words), preprocess=preprocess
     )
@@ -459,7 +539,7 @@ def _at_size(pretrained: Pretrained, image_size: tuple[int, int]) -> Pretrained:
     before, after = (_grid(one) for one in (model, changed))
     if after == before:
         return _with_row(pretrained, model, preprocess=preprocess)
-    words = f"positions from {before} to {after} patches, {model.config.resampling}"
+    words = f"positions from {before} to {after} patches" + (f", {how}" if (how := model.config.resampling) else "")
     return _with_row(pretrained, changed, ("resampled", words), preprocess=preprocess)
 
 

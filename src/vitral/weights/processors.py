@@ -1,8 +1,9 @@
 """How other libraries turn a picture into pixels: read into our Preprocess, and written for transformers.
 
 They scale with Pillow in 8 bits, cut out the centre and normalise in float32, and so do we: the same numbers, to the
-bit. (What transformers calls Fast scales with torchvision instead, and gives numbers of its own.) Only transparent
-pictures may differ: transformers 5 puts them on white; earlier versions and timm drop the transparency.
+bit. (What transformers calls Fast scales with torchvision instead, and gives numbers of its own; so does its processor
+of DINOv3, which is read as its nearest with Pillow.) Only transparent pictures may differ: transformers 5 puts them on
+white; earlier versions and timm drop the transparency.
 """
 
 import math
@@ -11,12 +12,13 @@ from typing import Any, Literal, get_args
 
 from PIL import Image
 
-from vitral.data.config import AnyResize, AsItIs, Interpolation, Resize, Rounding, Scale
+from vitral.data.config import AnyResize, AsItIs, Interpolation, Pad, Resize, Rounding, Scale
 from vitral.data.preprocess import Preprocess
 from vitral.errors import RecipeError, WeightsError
 
 _MOST = 8_192  # pixels per side
 _IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+_DINOV3 = {"image_mean": _IMAGENET["mean"], "image_std": _IMAGENET["std"]}
 _HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 _CLIP = {"image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711]}
 _ALL = {"do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255}
@@ -29,9 +31,10 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
     "Siglip": _ALL | _HALF | {"resample": 3, "size": {"height": 224, "width": 224}, "do_convert_rgb": True},
     "Bit": _ALL | _CLIP | _CENTRE | {"resample": 3, "size": {"shortest_edge": 224}, "do_convert_rgb": True},
     "CLIP": _ALL | _CLIP | _CENTRE | {"resample": 3, "size": {"shortest_edge": 224}, "do_convert_rgb": True},
+    "DINOv3ViT": _ALL | _DINOV3 | {"resample": 2, "size": {"height": 224, "width": 224}},
     "ConvNext": _ALL | _HALF | {"resample": 3, "size": {"shortest_edge": 384}, "crop_pct": 224 / 256},
 }
-_SQUARE = ("ViT", "DeiT", "Beit")  # to them a size of 224 is 224 × 224; to the others, the shorter side
+_SQUARE = ("ViT", "DeiT", "Beit", "DINOv3ViT")  # to them a size of 224 is 224 × 224; to the others, the shorter side
 
 
 def read_processor(values: Mapping[str, Any], image_size: tuple[int, int]) -> Preprocess:
@@ -88,10 +91,15 @@ def read_timm(values: Mapping[str, Any], channels: int | None = None) -> Preproc
     if settings["interpolation"] not in get_args(Interpolation):
         known = ", ".join(get_args(Interpolation))
         raise WeightsError(f"interpolation is {settings['interpolation']!r}, and should be one of {known}.")
+    # What timm's `border` puts beside a picture is the mean: for us it must be a grey.
+    borders = settings["crop_mode"] == "border" and share == 1 and len({*mean}) == 1 and 0 <= mean[0] <= 1
     return _preprocess(
         image_size=(height, width),
         channels=channels or own,
-        resize=Resize(share=share)
+        **({"background": round(255 * mean[0])} if borders else {}),
+        resize=Pad()
+        if borders
+        else Resize(share=share)
         if channels and oblong
         else _timm_resize(settings["crop_mode"], share, (height, width)),
         interpolation=settings["interpolation"],
@@ -106,13 +114,18 @@ def write_processor(preprocess: Preprocess) -> dict[str, Any]:
     `stretch`, `shortest` and `none` are exact. Two things transformers cannot say, and the nearest is written: our
     `crop` of a square becomes `shortest`, which counts in whole pixels where we do not, and so lies less than a pixel
     aside; the rounding "even" becomes "down", and an odd margin may then move a picture by one pixel. A `crop` to
-    another shape has nothing near, and is refused. JPEGs are always decoded at full scale there.
+    another shape and `pad` have nothing near, and are refused. JPEGs are always decoded at full scale there.
     """
     if preprocess.channels not in (1, 3):
         raise WeightsError(
             f"transformers reads grey or colour pictures, and this model takes {preprocess.channels} bands."
         )
     (height, width), how = preprocess.image_size, preprocess.resize
+    if isinstance(how, Pad):
+        raise WeightsError(
+            "transformers has no image processor that pads pictures as data.resize=pad does. "
+            "Train with data.resize=stretch for a model that it can read."
+        )
     name, output_size = "ViTImageProcessor", {"height": height, "width": width}
     size = output_size
     if isinstance(how, Resize):
@@ -149,6 +162,10 @@ def resized_to(preprocess: Preprocess) -> int | tuple[int, int] | None:
     how = preprocess.resize
     if isinstance(how, AsItIs):
         return None
+    if isinstance(how, Pad):
+        raise WeightsError(
+            "torchvision's Resize does not pad. Train with data.resize=stretch for a model that it can read."
+        )
     if isinstance(how, Resize):
         how = Scale(kind="shortest", share=how.share)
     tall, wide = preprocess.edges(how)
@@ -196,7 +213,10 @@ def _timm_resize(mode: Any, share: float, image_size: tuple[int, int]) -> Scale:
     if mode == "squash":
         return _scaled((height, width), image_size, "even")
     if mode != "center":
-        raise WeightsError(f"timm's crop_mode is {mode!r}, and Vitral has the like of center and squash.")
+        raise WeightsError(
+            f"timm's crop_mode is {mode!r}, and Vitral has the like of center and squash, and of border where crop_pct "
+            "is 1 and mean a grey."
+        )
     if height != width:
         raise WeightsError(
             f"Vitral has no like of timm's crop_mode center for {image_size[0]} × {image_size[1]} pixels, only for a "

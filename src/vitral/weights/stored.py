@@ -23,6 +23,11 @@ from vitral.errors import WeightsError
 from vitral.files import MOST_JSON, parse_table
 
 PICKLES = (".pth", ".pt", ".bin", ".ckpt", ".pkl", ".th", ".pickle")
+EXPORTED = {  # no files of weights, though there are some inside
+    ".onnx": "a graph, and no weights: `vitral predict` asks it",
+    ".pt2": "a graph, and no weights: torch.export.load opens it, if you trust it",
+    ".html": "a page, and no weights: a browser opens it",
+}
 MOST_TENSORS = 10_000  # the largest ViTs have about a thousand
 MOST_GROWTH = 10  # of an npz: numbers that were learnt hardly get smaller by packing
 FILES = ("model.safetensors", "model.safetensors.index.json", "model.npz")  # in a folder, the first that is there
@@ -48,6 +53,8 @@ def read_raw_weights(source: Path) -> RawWeights:
     path = _file_in(source) if source.is_dir() else source
     if not path.is_file():
         raise WeightsError(f"{path} is not there. A file or a folder of weights was expected.")
+    if what := EXPORTED.get(path.suffix):
+        raise WeightsError(f"{path} is {what}. For all else give the run that it is from.")
     if path.suffix in PICKLES:
         raise WeightsError(refusal(path))
     metadata: Mapping[str, str] = {}
@@ -106,15 +113,34 @@ def _about(module: nn.Module) -> dict[str, Any]:
     children = [pair for part in parts for pair in part.named_children()]
     values: dict[str, set[Any]] = {
         "heads": {part.num_heads for part in parts if isinstance(getattr(part, "num_heads", None), int)},
-        "norm_eps": {part.eps for part in parts if isinstance(part, nn.LayerNorm)},
+        "norm_eps": {part.eps for part in parts if norm_word(part)},
+        "norm": {norm_word(part) for part in parts} - {""},
+        "groups": {part.num_groups for part in parts if isinstance(part, nn.GroupNorm)},
+        "weight_eps": {part.eps for part in parts if isinstance(part, nn.Conv2d) and hasattr(part, "eps")},
         "mlp": {activation_word(child) for name, child in children if name == "act" or isinstance(child, nn.GELU)},
         "image_size": {part.img_size for part in parts if isinstance(getattr(part, "img_size", None), tuple)},
     }
     about = {name: one.pop() for name, one in values.items() if len(one) == 1}
+    about |= _about_windows(module)
     if isinstance(pool := getattr(module, "global_pool", None), str):
         about["global_pool"] = pool
         about["pool_include_prefix"] = getattr(module, "pool_include_prefix", False)
     return about
+
+
+def _about_windows(module: nn.Module) -> dict[str, Any]:
+    """What a Swin of timm tells of the windows of its stages, and of those that version 2 was trained with."""
+    stages = [
+        [part for part in stage.modules() if hasattr(part, "target_shift_size")]
+        for stage in getattr(module, "layers", ())
+    ]
+    if not stages or not all(stages):
+        return {}
+    sides = [max(max(block.window_size) for block in stage) for stage in stages]
+    trained = [max(getattr(stage[0].attn, "pretrained_window_size", (0,))) for stage in stages]
+    grids = [min(stage[0].input_resolution) for stage in stages]
+    cut = all(side >= min(max(sides), grid) for side, grid in zip(sides, grids, strict=True))
+    return {"window_size": max(sides) if cut else sides, "pretrained_window_sizes": trained}
 
 
 def without_prefix(raw: RawWeights) -> RawWeights:
@@ -148,6 +174,13 @@ def digest(tensors: Iterable[Tensor]) -> str:
     for tensor in tensors:
         sha256.update(tensor.detach().float().cpu().contiguous().numpy().data)
     return sha256.hexdigest()[:16]
+
+
+def norm_word(part: nn.Module) -> str:
+    """Our word for a norm, "" for another part; timm has an RMSNorm of its own."""
+    if isinstance(part, nn.LayerNorm):
+        return "layer"
+    return "rms" if type(part).__name__ in ("RMSNorm", "RmsNorm") else ""
 
 
 def activation_word(part: nn.Module) -> str:

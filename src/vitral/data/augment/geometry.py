@@ -174,7 +174,7 @@ def _affine(how: Augment, draws: Draws, *, aspect: float) -> Numbers:
 def _crop(how: Augment, draws: Draws) -> Numbers:
     """(B, 3, 3): a random part of the picture."""
     area, shape, top, left = draws("crop", 4)
-    height, width = rectangle(how.crop + area * (1 - how.crop), shape, limit=4 / 3)
+    height, width = rectangle(how.crop + area * (how.crop_most - how.crop), shape, limit=4 / 3)
     matrices = np.tile(np.eye(3), (len(area), 1, 1))
     matrices[:, 0, 0], matrices[:, 1, 1] = width, height
     matrices[:, 0, 2] = (2 * left - 1) * (1 - width)  # its centre

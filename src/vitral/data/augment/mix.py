@@ -21,14 +21,15 @@ def mix(
     samples: NDArray[np.int64],
     copies: NDArray[np.int64] | int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Images (B, C, H, W) and labels (B,) → images of the same shape, and targets (B, classes) that sum to 1.
+    """Images (B, C, H, W) and labels (B,) → images of the same shape, and targets (B, classes) that sum to 1. Of labels
+    (B, outputs) each output is mixed: shares of labels, numbers in between.
 
     The first picture of a batch is mixed with the last, the second with the last but one, and so on; each has its own
     share. With both mixup and cutmix each picture gets one of them, as likely.
     """
     from scipy.special import betaincinv  # a tenth of a second that a training without mixing does without
 
-    targets = one_hot(labels, classes).to(images.dtype)
+    targets = one_hot(labels, classes).to(images.dtype) if labels.ndim == 1 else labels
     if not (how.mixup or how.cutmix):
         return images, targets
     which, level, down, across = Draws(seed, epoch, samples, np.broadcast_to(copies, len(samples)))("mix", 4)

@@ -66,6 +66,9 @@ class Zip:
         member = self.members[self.paths[number]]
         return f"{member.file_size} {member.CRC}"
 
+    def size(self, number: int) -> int:
+        return self.members[self.paths[number]].file_size
+
 
 @dataclass(frozen=True)
 class Tar:
@@ -96,6 +99,9 @@ class Tar:
 
     def stamp(self, number: int) -> str:
         return f"{self.places[self.paths[number]]} {self.changed}"
+
+    def size(self, number: int) -> int:
+        return self.places[self.paths[number]][1]
 
 
 def open_archive(archive: Path, cache: Path) -> tuple[Zip | Tar, list[str]]:

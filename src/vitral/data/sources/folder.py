@@ -26,6 +26,12 @@ class Files:
         except (OSError, ValueError):
             return "unreadable"
 
+    def size(self, number: int) -> int:
+        try:
+            return os.stat(self.folder / self.paths[number]).st_size
+        except (OSError, ValueError):
+            return -1
+
 
 def stamp_of(status: os.stat_result) -> str:
     """Changes with the file. Times can be set and sizes be equal: what the system itself keeps cannot be."""

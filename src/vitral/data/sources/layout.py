@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from vitral.data.decode import ENDINGS
-from vitral.data.sources import table
+from vitral.data.decode import ENDINGS, HEIF_ENDINGS, NEEDS_HEIF
 from vitral.data.sources.splits import SPLIT_WORDS
 from vitral.errors import DataError
 
+TABLES = (".csv", ".tsv", ".jsonl", ".ndjson")
 LEFT_BEHIND = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "Thumbs.db", "desktop.ini")  # by macOS, Synology and Windows
 
 # Folders are written `train/cats/`, and "" is the uppermost. There are few of them, however many pictures there are.
@@ -22,10 +22,10 @@ Counts = dict[str, int]  # a folder → the pictures that lie in it directly
 Places = dict[str, tuple[str, str]]  # a folder → its class ("" if it has none) and split ("" if no name says)
 
 
-# Pictures as cameras, telephones and programs write them, that Pillow does not read or that we do not let in
+# Pictures as cameras, telephones and programs write them, that Pillow does not read or that we do not let in; HEIC and
+# AVIF are among them where what reads them is missing.
 OTHER_PICTURES = (
-    ".heic",
-    ".heif",
+    *HEIF_ENDINGS,
     ".avif",
     ".jxl",
     ".jp2",
@@ -38,6 +38,8 @@ OTHER_PICTURES = (
     ".psd",
     ".svg",
 )
+VIDEOS = (".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".wmv", ".mpg", ".mpeg", ".3gp", ".mts")
+DOCUMENTS = (".pdf", ".doc", ".docx", ".ppt", ".pptx", ".odt")
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def arrange(files: list[str], source: str, unsorted: bool = False) -> FolderLayo
     if unsorted:
         return _unsorted(files, source)
     paths, unread, notes = _pictures(files, source)
-    tables = [path for path in files if path.lower().endswith(table.ENDINGS)]
+    tables = [path for path in files if path.lower().endswith(TABLES)]
     help_ = "Give each class a folder, or a CSV file with the columns path and label."
     if tables:
         help_ = f"There is a table, {few(tables)}: give that as data.source."
@@ -131,12 +133,22 @@ def _pictures(files: list[str], source: str) -> tuple[list[str], list[str], list
         raise DataError(f"There is no picture in {source}{has}. Vitral reads {', '.join(ENDINGS)}.")
     unread = [path for path in others if path.lower().endswith(OTHER_PICTURES)]
     notes = []
-    if len(others) > len(unread):
-        counts = _by_ending([path for path in others if not path.lower().endswith(OTHER_PICTURES)])
-        notes.append(f"Files that are no pictures by their ending are passed over: {counts}.")
+    for endings, kind, advice in (
+        (VIDEOS, "video", "Vitral learns from pictures: save frames of them as JPEG or PNG"),
+        (DOCUMENTS, "document", "To learn from their pages, save each as PNG"),
+    ):
+        if found := [path for path in others if path.lower().endswith(endings)]:
+            what = f"1 {kind} is" if len(found) == 1 else f"{len(found):,} {kind}s are"
+            notes.append(f"{what} passed over: {few(found)}. {advice}.")
+    named = (*OTHER_PICTURES, *VIDEOS, *DOCUMENTS)
+    if rest := [path for path in others if not path.lower().endswith(named)]:
+        notes.append(f"Files that are no pictures by their ending are passed over: {_by_ending(rest)}.")
     if unread:
         what = "1 picture is in a format" if len(unread) == 1 else f"{len(unread):,} pictures are in formats"
-        notes.append(f"{what} that Vitral does not read, and passed over: {few(unread)}. Convert to JPEG or PNG.")
+        advice = (
+            NEEDS_HEIF if any(path.lower().endswith(HEIF_ENDINGS) for path in unread) else "Convert to JPEG or PNG."
+        )
+        notes.append(f"{what} that Vitral does not read, and passed over: {few(unread)}. {advice}")
     return paths, unread, notes
 
 

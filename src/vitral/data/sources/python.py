@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +11,26 @@ from torch import Tensor
 from vitral.data.config import Data
 from vitral.data.decode import decode
 from vitral.data.sources import SPLITS, Index, digest_of, index_of
-from vitral.errors import DataError
+from vitral.data.sources.annotations import (
+    Column,
+    Kind,
+    Labelling,
+    asked_columns,
+    labels_of,
+    number_of,
+    together,
+)
+from vitral.errors import DataError, RecipeError
+from vitral.targets import Target
 
 PYTHON = "python:"  # how recipe.toml begins the name of such a source
 
 
 class Pictures(Protocol):
     """Each item is (picture, label). A picture is a path, a Pillow picture, an array of uint8, (H, W) or (H, W,
-    channels), or a tensor (channels, H, W) of uint8 or of 0 to 1. A label is a number or a word; with `classes`, a list
-    of names, a number is a place in it."""
+    channels), or a tensor (channels, H, W) of uint8 or of 0 to 1. A label is a whole number or a word; with `classes`,
+    a list of names, a number is a place in it. A list, tuple or set is several labels, a float is a number, and a dict
+    has several of these, by name."""
 
     def __len__(self) -> int: ...
 
@@ -57,12 +68,14 @@ def open_python(pictures: PythonSource, data: Data) -> Index:
             raise DataError(
                 f"{name} gives another picture each time it is asked: leave what is random to data.augment."
             )
-    numbers, class_names = _classes(labels, getattr(next(iter(sets.values())), "classes", None), name)
+    learnt = _learnt(labels, getattr(next(iter(sets.values())), "classes", None), name, data.target)
+    targets, numbers = together(learnt)
+    notes = [note for part in learnt for note in part.notes]
     digits = len(str(len(places)))
     samples = [f"{split}/{number:0{digits}}" if split else f"{number:0{digits}}" for split, number in places]
     splits = [split for split, _ in places]
     described = data.model_copy(update={"source": name})
-    return index_of(described, storage, samples, class_names, numbers, splits)
+    return index_of(described, storage, samples, targets, numbers, splits, notes=notes)
 
 
 class PythonStorage:
@@ -104,9 +117,84 @@ def _pixels(picture: Any, name: str) -> NDArray[np.uint8]:  # → (H, W) or (H, 
     return np.asarray(decode(picture, name=name))
 
 
-def _classes(labels: list[Any], names: Any, source: str) -> tuple[NDArray[np.int64], list[str]]:
+def _learnt(labels: list[Any], names: Any, source: str, target: str) -> list[Labelling]:
+    """What is to be learnt: labels as they are, or those of `data.target` where each picture has a dict of them."""
+    if not any(isinstance(label, Mapping) for label in labels):
+        if target not in ("auto", "class", "labels"):
+            raise RecipeError(
+                f"data.target is {target}, and {source} gives one label for each picture. Give a dict of them, such as "
+                f'{{"{target}": …}}, or leave data.target at auto.'
+            )
+        kind: Kind = "auto" if target == "auto" else cast(Kind, target)
+        return [_labelling("label", labels, names, source, kind)]
+    keys = list(labels[0]) if isinstance(labels[0], Mapping) else []
+    for number, label in enumerate(labels):
+        if not isinstance(label, Mapping) or set(label) != set(keys) or not keys:
+            raise DataError(f"Picture {number} of {source} does not have the tasks {', '.join(map(str, keys))}.")
+    kinds: dict[str, Kind] = dict.fromkeys(map(str, keys), "auto")
+    if target != "auto":
+        kinds = asked_columns(target, list(kinds), source)
+    return [
+        _labelling(key, [_number_of_bool(label[key]) for label in labels], None, source, kind)
+        for key, kind in kinds.items()
+    ]
+
+
+def _labelling(name: str, labels: list[Any], names: Any, source: str, kind: Kind) -> Labelling:
+    """A list, tuple or set is several labels, a number with a point a number, a word or a whole number a class."""
+
+    def where(number: int) -> str:
+        return f"Picture {number} of {source}"
+
+    plain = [
+        label.item() if isinstance(label, Tensor | np.ndarray | np.generic) and not np.ndim(label) else label
+        for label in labels
+    ]
+    if kind == "labels" or (kind == "auto" and any(_is_several(label) for label in plain)):
+        known = _names_of_places(plain) if names is None else [str(one) for one in names]
+        cells = [_names_of(label, known, where(number)) for number, label in enumerate(plain)]
+        return labels_of(Column(name, cells, where), known or ())
+    if kind == "number" or (kind == "auto" and any(isinstance(label, float) for label in plain)):
+        return number_of(Column(name, plain, where))
+    numbers, class_names = _classes(plain, names, source)
+    return Labelling(Target(name=name, names=tuple(class_names)), numbers)
+
+
+def _number_of_bool(label: Any) -> Any:
+    return int(label) if isinstance(label, bool | np.bool_) else label
+
+
+def _is_several(label: Any) -> bool:
+    return isinstance(label, list | tuple | set | frozenset | np.ndarray | Tensor)
+
+
+def _names_of_places(labels: list[Any]) -> list[str] | None:
+    """Names for labels of which each picture has an array of 0 and 1, as long as the others: their places in it."""
+    rows = [label for label in labels if isinstance(label, np.ndarray | Tensor) and len(label.shape) == 1]
+    if len(rows) < len(labels) or len({len(row) for row in rows}) > 1:
+        return None
+    return None if any(bool(((row != 0) & (row != 1)).any()) for row in rows) else list(map(str, range(len(rows[0]))))
+
+
+def _names_of(label: Any, names: list[str] | None, where: str) -> list[str]:
+    """The labels of a picture: words, places in `names`, or, in an array, 0 and 1 for each of them."""
+    if isinstance(label, np.ndarray | Tensor) and names is not None and tuple(label.shape) == (len(names),):
+        return [name for name, has in zip(names, label.tolist(), strict=True) if has]
+    several = list(label) if _is_several(label) else [label]
+    plain = [one.item() if isinstance(one, Tensor | np.generic) else one for one in several]
+    if any(plain.count(one) > 1 for one in (0, 1)):
+        raise DataError(
+            f"{where} has the labels {plain}, one of them twice. If these are 0 and 1 for each label, give an array or "
+            "a tensor of them; else each label once."
+        )
+    return [
+        names[one] if names is not None and isinstance(one, int) and 0 <= one < len(names) else str(one)
+        for one in plain
+    ]
+
+
+def _classes(plain: list[Any], names: Any, source: str) -> tuple[NDArray[np.int64], list[str]]:
     """(samples,) numbers, and the names of the classes."""
-    plain = [label.item() if isinstance(label, Tensor | np.generic) else label for label in labels]
     if all(isinstance(label, int) and not isinstance(label, bool) for label in plain):
         if names is not None:
             if min(plain) < 0 or max(plain) >= len(names):

@@ -12,6 +12,7 @@ from vitral.evaluation.report.facts import facts
 from vitral.evaluation.report.pictures import pictures
 from vitral.files import write_whole
 from vitral.look.page import render
+from vitral.predictions import number_words
 from vitral.progress import Tell, silent
 from vitral.run import REPORT
 
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
 def write_report(evaluation: "Evaluation", tell: Tell = silent) -> Path:
     """Write the page beside evaluation.json; returns its path."""
     template = files(__package__).joinpath(REPORT).read_text(encoding="utf-8")
-    page = render(template, {**facts(evaluation), "shown": pictures(evaluation, tell)}, share=_share, number=_number)
+    page = render(
+        template,
+        {**facts(evaluation), "shown": pictures(evaluation, tell)},
+        share=_share,
+        number=_number,
+        value=number_words,
+    )
     path = evaluation.folder / REPORT
     with evaluation.run.writing():
         write_whole(path, page)

@@ -7,10 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from vitral.errors import printable
+from vitral.evaluation.baseline import TargetComparison
 from vitral.evaluation.figures import how_to_read_confusion, how_to_read_curves, of_what
-from vitral.evaluation.metrics import FEW, METRICS, Metric
+from vitral.evaluation.metrics import FEW, Metric, Metrics
+from vitral.evaluation.target_figures import (
+    HOW_TO_READ_ERRORS,
+    how_to_read_precision_recall,
+    how_to_read_said_and_true,
+    of_number,
+)
+from vitral.evaluation.target_metrics import METRICS_OF, LabelsMetrics, NumberMetrics
 from vitral.run import CHECKED, Record, Run
+from vitral.targets import TargetKind
 
 if TYPE_CHECKING:
     from vitral.evaluation.evaluate import Evaluation
@@ -24,41 +35,116 @@ ENOUGH = 10  # pictures of about the same confidence, to say how often they are 
 
 
 def facts(evaluation: "Evaluation") -> dict[str, Any]:
-    """All facts of the page, under the names that the template uses."""
-    run, results = evaluation.run, evaluation.write()
+    """All facts of the page, under the names that the template uses; in `parts` those of each target."""
+    run = evaluation.run
     record, recipe = run.record, run.recipe
     return {
         "name": printable(run.folder.resolve().name),
         "source": _last(record.data.source),
-        "measured_on": None if evaluation.own else _last(results["source"]),
+        "measured_on": None if evaluation.own else _last(evaluation.pack.index.source),
         "mirrored": evaluation.mirrored,
         "what": of_what(evaluation),
-        "pictures": results["pictures"],
-        "classes": len(results["class_names"]),
-        "accuracy": results["figures"]["accuracy"],
-        "most_frequent": _most_frequent(results),
-        "verdict": _verdict(evaluation),
+        "pictures": evaluation.pictures,
+        "parts": [
+            _part(part, place, evaluation.baselines.get(target.name))
+            for place, (target, part) in enumerate(zip(evaluation.targets, evaluation.parts, strict=True), start=1)
+        ],
         "warnings": [
             *map(printable, evaluation.notes),
             *_serious(run),
-            *_warnings(results, record, run, of_what(evaluation)),
+            *_warnings(evaluation),
         ],
         "check": _check(run),
-        "figures": _figures(results),
         "training": _training(run),
-        "curves": printable(how_to_read_curves(run)),
-        "table": _table(results),
-        "groups": _groups(results),
-        "pairs": _pairs(results),
-        "confusion": how_to_read_confusion(len(results["class_names"])),
-        "wrong": sum(one["label"] != one["predicted"] for one in results["predictions"]),
-        "calibration": _calibration(results, evaluation),
+        "curves": printable(how_to_read_curves(run, evaluation.targets)),
         "recipe": recipe.to_toml(),
         "made": _provenance(record, evaluation),
+        "comparison": record.comparison,
         "again": f"vitral evaluate {shlex.quote(_place(run.folder))}",
         "look": f"vitral look {shlex.quote(_place(run.folder))} PICTURE",
         "shell": f"vitral predict {shlex.quote(_place(run.folder))} PICTURE",
         "python": f'vitral.Classifier.load({json.dumps(_place(run.folder), ensure_ascii=False)}).predict("PICTURE")',
+    }
+
+
+def _part(part: "Evaluation", place: int, simple: TargetComparison | None) -> dict[str, Any]:
+    """What there is to say of a target; `id` begins its places on the page."""
+    [target], facts_of = part.targets, {"class": _of_class, "labels": _of_labels, "number": _of_number}
+    results = part.write()
+    results = results if target.kind == "class" else results["targets"][0]
+    return {
+        "id": f"{place}-" if part.task else "",
+        "task": printable(part.task),
+        "kind": target.kind,
+        "verdict": _verdict(part, simple),
+        "figures": _figures(results, target.kind),
+        **facts_of[target.kind](part, results),
+    }
+
+
+def _of_class(part: "Evaluation", results: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "classes": len(results["class_names"]),
+        "first": results["figures"]["accuracy"],
+        "most_frequent": _most_frequent(results),
+        "table": _table(results),
+        "groups": _groups(results),
+        "pairs": _pairs(results),
+        "confusion": how_to_read_confusion(len(results["class_names"])),
+        "wrong": int((~part.right).sum()),
+        "calibration": _calibration(results, part),
+    }
+
+
+def _of_labels(part: "Evaluation", results: dict[str, Any]) -> dict[str, Any]:
+    rows = [
+        {"recall": None, "precision": None, "average_precision": None, **one, "name": printable(one["name"])}
+        for one in results["per_label"]
+    ]
+    if worst_first := len(rows) > MOST_UNSORTED:
+        rows.sort(key=lambda row: (row["average_precision"] is None, row["average_precision"]))
+    metrics = part.measured
+    assert isinstance(metrics, LabelsMetrics)
+    return {
+        "labels": len(rows),
+        "first": results["figures"]["map"],
+        "all_right": results["figures"]["all_right"]["value"],
+        "per_picture": float((part.labels > 0.5).sum(axis=1).mean()),
+        "by_chance": float((part.labels > 0.5).mean(axis=0)[(part.labels > 0.5).any(axis=0)].mean()),
+        "table": {"rows": rows[:ROWS], "left_out": max(0, len(rows) - ROWS), "worst_first": worst_first},
+        "has_thresholds": part.calibration is not None,
+        "instead": _instead(part),
+        "trade": printable(how_to_read_precision_recall(metrics)),
+        "wrong": int((~part.right).sum()),
+        "temperature": results.get("temperature"),
+    }
+
+
+def _instead(part: "Evaluation") -> list[dict[str, Any]]:
+    """Pairs of labels of which one was missed and the other said in the same picture, the most frequent first."""
+    truth, said, names = part.labels > 0.5, part.said, [printable(name) for name in part.weights.class_names]
+    times = (truth & ~said).T.astype(np.int64) @ (said & ~truth)  # (labels, labels)
+    missed = (truth & ~said).sum(axis=0)
+    pairs = [
+        {"was": names[i], "said": names[j], "times": int(times[i, j]), "of": int(missed[i])}
+        for i, j in zip(*np.nonzero(times), strict=True)
+        if times[i, j] > 1  # once is luck
+    ]
+    return sorted(pairs, key=lambda pair: -pair["times"])[:PAIRS]
+
+
+def _of_number(part: "Evaluation", results: dict[str, Any]) -> dict[str, Any]:
+    truth, said, margin = of_number(part)
+    return {
+        "first": results["figures"]["mae"],
+        "of_mean": results["figures"]["mae_of_mean"]["value"],
+        "mean": results["mean"],
+        "range": [float(truth.min()), float(truth.max())],
+        "margin": margin,
+        "inside": results["figures"].get("inside"),
+        "validation": part.run.record.data.pictures.get("validation", 0),
+        "bias": float((said - truth).mean()),
+        "how": {"said": how_to_read_said_and_true(margin), "errors": HOW_TO_READ_ERRORS},
     }
 
 
@@ -68,8 +154,9 @@ def _most_frequent(results: dict[str, Any]) -> dict[str, Any]:
     return {"name": printable(most["name"]), "share": most["pictures"] / results["pictures"]}
 
 
-def _verdict(evaluation: "Evaluation") -> dict[str, Any] | None:
-    if evaluation.baseline is None:
+def _verdict(part: "Evaluation", simple: TargetComparison | None) -> dict[str, Any] | None:
+    comparison = part.baseline or simple
+    if comparison is None:
         return None
     kind, heading = {
         "few": ("doubtful", "Beside a simple method: too few pictures to say"),
@@ -77,37 +164,52 @@ def _verdict(evaluation: "Evaluation") -> dict[str, Any] | None:
         "worse": ("bad", "Worse than a simple method"),
         "equal": ("good", "As good as a simple method"),
         "unclear": ("doubtful", "Not shown to be better than a simple method"),
-    }[evaluation.baseline.kind]
-    return {"kind": kind, "heading": heading, "text": evaluation.baseline.verdict}
+    }[comparison.kind]
+    return {"kind": kind, "heading": heading, "text": comparison.verdict}
 
 
-def _warnings(results: dict[str, Any], record: Record, run: Run, what: str) -> Iterator[str]:
+def _warnings(evaluation: "Evaluation") -> Iterator[str]:
     """Sentences to know before believing the numbers."""
+    run, record, what = evaluation.run, evaluation.run.record, of_what(evaluation)
     if not any(line["event"] == "epoch" for line in run.metrics):
         yield "The model has not been through its training pictures even once: it has hardly learnt anything."
     if record.state != "finished":
         yield "The training was stopped before its end: these are the weights that it had got to."
-    if results["pictures"] < FEW:
-        pictures = f"{results['pictures']} {what} are" if results["pictures"] > 1 else f"1 {what[:-1]} is"
+    if evaluation.pictures < FEW:
+        pictures = f"{evaluation.pictures} {what} are" if evaluation.pictures > 1 else f"1 {what[:-1]} is"
         yield f"{pictures} few: take these numbers as a first sign, no more. From some hundreds on they tell something."
-    missing = [printable(one["name"]) for one in results["per_class"] if not one["pictures"]]
-    if missing and results["split"] == "test":
-        more = f" and {len(missing) - 8} more classes" if len(missing) > 8 else ""
-        yield f"No test picture shows {', '.join(missing[:8])}{more}: nothing is known about that."
-    classes = [one for one in results["per_class"] if one["pictures"]]
-    most, least = (choose(classes, key=lambda one: one["pictures"]) for choose in (max, min))
-    if most["pictures"] > UNEVEN * least["pictures"]:
-        yield (
-            f"The classes are uneven: {most['pictures']:,} {what} show {printable(most['name'])} and "
-            f"{least['pictures']:,} {printable(least['name'])}. Accuracy flatters then; look at balanced accuracy, "
-            f"{results['figures']['balanced_accuracy']['value']:.1%}, and at each class."
-        )
+    for part in evaluation.parts:
+        if not isinstance(part.measured, NumberMetrics):
+            yield from _warnings_of(part, what)
     validation = record.data.pictures.get("validation", 0)
-    if "temperature" in results and validation < FEW:
+    if evaluation.calibration is not None and validation < FEW:
         pictures = f"{validation} validation picture{'s' if validation > 1 else ''}"
         yield f"How sure it is, and what it calls unknown, was set on {pictures} only: take both with care."
-    if "temperature" not in results:
+    has_probabilities = any(part.targets[0].kind != "number" for part in evaluation.parts)
+    if evaluation.calibration is None and has_probabilities:
         yield f"{_no_temperature(record)} Take its probabilities with care."
+
+
+def _warnings_of(part: "Evaluation", what: str) -> Iterator[str]:
+    """Of classes or labels: those without pictures; and whether there are many more of some than of others."""
+    metrics = part.measured
+    is_class = isinstance(metrics, Metrics)
+    each = metrics.classes if isinstance(metrics, Metrics) else metrics.labels  # type: ignore[union-attr]
+    missing = [printable(one.name) for one in each if not one.pictures]
+    if missing and part.own:
+        more = f" and {len(missing) - 8} more {'classes' if is_class else 'labels'}" if len(missing) > 8 else ""
+        shows = "shows" if is_class else "has the label"
+        yield f"No test picture {shows} {', '.join(missing[:8])}{more}: nothing is known about that."
+    there = [one for one in each if one.pictures]
+    if not is_class or not there:
+        return
+    most, least = (choose(there, key=lambda one: one.pictures) for choose in (max, min))
+    if most.pictures > UNEVEN * least.pictures:
+        yield (
+            f"The classes are uneven: {most.pictures:,} {what} show {printable(most.name)} and "
+            f"{least.pictures:,} {printable(least.name)}. Accuracy flatters then; look at balanced accuracy, "
+            f"{metrics.figures['balanced_accuracy'].value:.1%}, and at each class."
+        )
 
 
 def _no_temperature(record: Record) -> str:
@@ -151,25 +253,27 @@ def _before_temperature(metric: Metric, results: dict[str, Any]) -> str:
     before, now = (results.get(name, {}).get(metric.name) for name in ("uncalibrated", "figures"))
     if not before or not now or before["value"] == now["value"]:
         return ""
-    value = f"{before['value']:.1%}" if metric.is_share else f"{before['value']:.3f}"
-    return f" Before the temperature it was {value}."
+    return f" Before the temperature it was {metric.text(before['value'])}."
 
 
-def _figures(results: dict[str, Any]) -> list[dict[str, Any]]:
+def _figures(results: dict[str, Any], kind: TargetKind) -> list[dict[str, Any]]:
     return [
         {
             "id": metric.name,
             "name": metric.title,
             "meaning": metric.meaning.format(by_chance=results.get(f"{metric.name}_by_chance"))
             + _before_temperature(metric, results),
-            "is_share": metric.is_share,
-            "low": None,
-            "high": None,
-            **results["figures"][metric.name],
+            **_in_words(metric, **results["figures"][metric.name]),
         }
-        for metric in METRICS
+        for metric in METRICS_OF[kind]
         if metric.name in results["figures"]
     ]
+
+
+def _in_words(metric: Metric, value: float, low: float | None = None, high: float | None = None) -> dict[str, Any]:
+    """A figure, and how it and its interval are read."""
+    interval = "not known" if low is None or high is None else f"{metric.text(low)} to {metric.text(high)}"
+    return {"value": value, "text": metric.text(value), "interval": interval}
 
 
 def _training(run: Run) -> dict[str, Any] | None:
@@ -248,15 +352,24 @@ def _provenance(record: Record, evaluation: "Evaluation") -> dict[str, str]:
         f"in {choices.precision} with {choices.threads} thread{'s' if choices.threads > 1 else ''}",
         "Software": f"Vitral {record.version}, PyTorch {machine.torch}, Python {machine.python}",
     }
+    if origin := evaluation.weights.about.get("origin"):
+        licence, mode = evaluation.weights.about.get("licence"), evaluation.run.recipe.init.mode
+        rows["Began with"] = f"{printable(origin)}{f' ({printable(licence)})' if licence else ''}; {LEARNT[mode]}"
     if record.weights:
         rows["Weights"] = f"{record.weights.parameters:,} parameters, sha256 {record.weights.sha256[:12]}…"
     if record.seconds is not None:
         rows["Time"] = _duration(record.seconds)
-    order = ("Pictures", "Data", "Model", "Weights", "Steps", "Time", "Started", "Machine", "Software")
+    order = ("Pictures", "Data", "Model", "Began with", "Weights", "Steps", "Time", "Started", "Machine", "Software")
     return {name: rows[name] for name in order if name in rows}
 
 
 USES = {"train": "learn from", "validation": "validate", "test": "test"}
+LEARNT = {
+    "probe": "only the head learnt",
+    "lora": "the head learnt, and thin matrices beside those of the blocks",
+    "gentle": "all of it learnt, the first blocks least",
+    "full": "all of it learnt",
+}
 
 
 def _duration(seconds: float) -> str:

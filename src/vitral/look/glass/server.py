@@ -73,6 +73,12 @@ class Glass(ThreadingHTTPServer):
     def open(cls, source: str | Path, port: int = 0, code: Code = ()) -> "Glass":
         """The server of a run or of weights, with example pictures. Port 0: any that is free."""
         inspected = InspectedModel.load(source, code)
+        if len(inspected.targets) > 1 or inspected.targets[0].kind == "number":
+            words = ", ".join(f"{target.name} ({target.kind})" for target in inspected.targets)
+            raise RecipeError(
+                f"The glass shows the probabilities of classes or of labels, and {inspected.name} has {words}. "
+                f"vitral look {source} PICTURE explains what it says."
+            )
         return cls(inspected, Shelf(inspected.preprocess, examples(source, inspected.preprocess)), port)
 
     @property

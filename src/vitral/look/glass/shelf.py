@@ -5,8 +5,6 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from vitral.data.preprocess import Preprocess
 from vitral.data.sources import Index, open_source
 from vitral.errors import DataError, VitralError
@@ -36,6 +34,7 @@ class ShelfPicture:
 class Shelf:
     """The pictures by number. A page names a number, never a path.
 
+    >>> import numpy as np
     >>> preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
     >>> shelf = Shelf(preprocess, [])
     >>> number = shelf.add(ShelfPicture(np.zeros((1, 8, 8), np.uint8), "black").png)
@@ -104,25 +103,13 @@ def _photos(source: str | Path, preprocess: Preprocess) -> list[ShelfPicture]:
 
 def _some_of(index: Index, preprocess: Preprocess) -> list[ShelfPicture]:
     """Some test pictures, of as many classes as possible."""
-    pictures = [_picture(index, number, preprocess) for number in spread_numbers(index, EXAMPLES)]
+    pictures = [_picture(index, number, preprocess) for number in index.spread(EXAMPLES)]
     return [picture for picture in pictures if picture]
-
-
-def spread_numbers(index: Index, count: int) -> list[int]:
-    """The numbers of so many test pictures (validation, training, where there are none), of as many classes as
-    possible; fewer where there are fewer."""
-    numbers = next((index.of(split) for split in ("test", "validation", "train") if len(index.of(split))), None)
-    if numbers is None:
-        return []
-    _, first = np.unique(index.labels[numbers], return_index=True)
-    rest = np.setdiff1d(np.arange(len(numbers)), first)
-    spread = first[np.unique(np.linspace(0, len(first) - 1, min(count, len(first))).astype(int))]
-    return [int(numbers[place]) for place in [*spread, *rest[: count - len(spread)]]]
 
 
 def _picture(index: Index, number: int, preprocess: Preprocess) -> ShelfPicture | None:
     """A picture of a source; None: it cannot be read."""
-    label = index.class_names[index.labels[number]]
+    label = index.label_of(number)
     try:
         return ShelfPicture(preprocess.resized(index.storage.read(number)), index.samples[number], label)
     except DataError:

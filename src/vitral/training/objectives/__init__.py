@@ -4,9 +4,9 @@ A new one is a class of `Objective` in a file here, or in one's own (`train.obje
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,12 @@ from torch import Tensor, nn
 from vitral.data.batches import Batch
 from vitral.errors import RecipeError, VitralError
 from vitral.files import where_it_failed
+from vitral.model.config import ModelConfig
 from vitral.model.interface import Model
+from vitral.processes import Processes
+
+if TYPE_CHECKING:
+    from vitral.recipe import Recipe
 
 
 class Objective(nn.Module, ABC):
@@ -24,15 +29,30 @@ class Objective(nn.Module, ABC):
     model.safetensors. What it draws from torch's random numbers follows from seed and step alone.
     """
 
-    figures: ClassVar[tuple[str, ...]] = ()  # names of the figures that `loss` and `validate` return
+    figures: tuple[str, ...] = ()  # names of the figures that `loss` and `validate` return
     needs_labels: ClassVar[bool] = True
     # How many views of each picture a batch has, by the size of each as a share of the model's image size: the first is
-    # `batch.images`, the others are `batch.more_views`.
+    # `batch.images`, the others are `batch.more_views`. Where data.augment.crop is set, a smaller view is of a smaller
+    # part of the picture: see `Batches`.
     views: ClassVar[tuple[float, ...]] = (1.0,)
+    # Figures that `watch` tells, of validation pictures; an objective that has some needs such pictures.
+    watched: ClassVar[tuple[str, ...]] = ()
     # Whether it asks the model for `model(images, keep)` alone. Then what frozen blocks make of pictures can be cached.
     only_logits: ClassVar[bool] = False
 
+    # Whether processes can share out a batch: its loss is a mean over pictures that do not know of each other, or it
+    # asks `of_all` for what it compares.
+    by_picture: ClassVar[bool] = False
+    # Whether `validate` asks the model for `model(images, keep)` alone, as `only_logits` says it of `loss`.
+    validates_logits: ClassVar[bool] = False
+
     plugin = ""  # what a recipe calls it, where it is in a file of the user's own
+    processes = Processes()  # that share out a batch
+
+    @classmethod
+    def check(cls, recipe: "Recipe", config: ModelConfig) -> None:
+        """Refuse, in a sentence, what it cannot learn with: before any picture is read."""
+        return
 
     @abstractmethod
     def loss(self, model: Model, batch: Batch, step: int, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
@@ -71,6 +91,42 @@ class Objective(nn.Module, ABC):
             count += len(batch.samples)
         return {name: value / count for name, value in sums.items()}
 
+    def watch(self, model: Model, batches: Iterable[Batch]) -> dict[str, float]:
+        """What the model sees in the validation pictures, not augmented: figures that choose nothing."""
+        return {}
+
+    def alarm(self, figures: Mapping[str, float], step: int) -> str:
+        """A sentence where the validation figures of an epoch, which ended with this step, say that it makes no sense
+        to go on; else ""."""
+        return ""
+
+    def share(self, processes: Processes) -> None:
+        """From now on these processes share out every batch."""
+        for module in self.modules():
+            if isinstance(module, Objective):
+                module.processes = processes
+
+    def of_all(self, rows: Tensor) -> Tensor:  # (n, …) → (N, …)
+        """The rows of all processes that share out a batch, of which each gets the gradients of its own."""
+        if not self.processes.many:
+            return rows
+        every: Tensor = _OfAll.apply(rows, self.processes)  # type: ignore[no-untyped-call]
+        return every
+
     def copy(self) -> "Objective":
         """An objective to try something out with, which shares nothing with this one."""
         return deepcopy(self)
+
+
+class _OfAll(torch.autograd.Function):
+    """The rows of all processes. Each takes the loss of them all, and the gradients of its own rows; since those of all
+    processes are averaged afterwards, they count as often as there are processes."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, processes: Processes) -> Tensor:
+        ctx.processes = processes
+        return processes.stack(rows).flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0].chunk(ctx.processes.world)[ctx.processes.rank] * ctx.processes.world, None

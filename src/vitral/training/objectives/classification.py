@@ -1,27 +1,19 @@
 """The label is to be the most probable class: cross-entropy."""
 
-from collections.abc import Callable, Iterable
-
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from vitral.data.batches import Batch
-from vitral.model.interface import Model
-from vitral.training.objectives import Objective
-
-Loss = Callable[[Tensor, Tensor], Tensor]  # logits (B, classes), labels (B,) or shares (B, classes) → ()
+from vitral.training.objectives.of_logits import Loss, OfLogits
 
 
-class Classification(Objective):
-    """A loss of the logits, and the share of labels that were the most probable class.
+class Classification(OfLogits):
+    """Cross-entropy, and the share of labels that were the most probable class.
 
     >>> Classification().figures
     ('accuracy',)
     """
 
     figures = ("accuracy",)
-    only_logits = True
 
     def __init__(
         self, class_weights: Tensor | None = None, label_smoothing: float = 0.0, function: Loss | None = None
@@ -30,9 +22,9 @@ class Classification(Objective):
         super().__init__()
         self.class_weights, self.label_smoothing, self.function = class_weights, label_smoothing, function
 
-    def loss(self, model: Model, batch: Batch, step: int, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
-        logits = model(batch.images, batch.keep).to(batch.images.dtype)
-        return self.of_logits(logits, batch.targets), {"accuracy": accuracy(logits, batch.labels)}
+    @property
+    def needs_whole_batch(self) -> bool:
+        return super().needs_whole_batch or self.class_weights is not None  # it is divided by the weights of the batch
 
     def of_logits(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss, (), of logits, (B, classes), and labels (B,) or shares (B, classes)."""
@@ -40,16 +32,11 @@ class Classification(Objective):
             return self.function(logits, targets)
         return cross_entropy(logits, targets, weight=self.class_weights, label_smoothing=self.label_smoothing)
 
-    @torch.no_grad()
-    def validate(self, model: Model, batches: Iterable[Batch]) -> dict[str, float]:
-        """The loss without settings and the accuracy, so that runs with other settings can be compared."""
-        parts = [(model(batch.images, batch.keep).float().cpu(), batch.labels.cpu()) for batch in batches]
-        logits, labels = map(torch.cat, zip(*parts, strict=True))
-        right = (logits.argmax(dim=1) == labels).double().mean()
-        return {"loss": float(self.validation_loss(logits, labels)), "accuracy": float(right)}
+    def measure(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"accuracy": accuracy(logits, labels)}
 
-    def validation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:  # (B, classes), (B,) → ()
-        """The loss that `validate` tells, whatever label_smoothing and class_weights are."""
+    def validation_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy, whatever label_smoothing and class_weights are."""
         return cross_entropy(logits, labels)
 
 
@@ -67,4 +54,15 @@ class DoubleSoftmax(Classification):
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> Tensor:  # (B, classes), (B,) → ()
-    return (logits.detach().argmax(dim=1) == labels).sum() / len(labels)
+    return (logits.detach().argmax(dim=1) == labels).to(logits.dtype).mean()
+
+
+def class_of(labels: Tensor) -> Tensor:  # (B, classes) → (B,)
+    """The class of each picture, where it stands as 1 among zeros: as one of several tasks."""
+    return labels.argmax(dim=1)
+
+
+def balanced_weights(labels: Tensor) -> Tensor:  # (n, classes), a 1 among zeros each → (classes,)
+    """The mean number of pictures per class over the number of this class, as `class_weights` has it."""
+    counts = labels.sum(dim=0)
+    return counts.sum() / counts.clamp(min=1) / (counts > 0).sum() * (counts > 0)

@@ -98,6 +98,8 @@ class Distillation(Objective):
     """The first classifier learns from the label; the last one, or the patches, from the teacher."""
 
     figures = ("accuracy",)
+    by_picture = True
+    validates_logits = True
 
     def __init__(self, classification: Classification, lesson: LogitDistillation | FeatureDistillation) -> None:
         super().__init__()
@@ -110,7 +112,7 @@ class Distillation(Objective):
         patches = model.patch_tokens(tokens).to(dtype)
         student = StudentOutput(heads[-1], patches, batch.keep, model.grid_of(batch.images))
         weight = self.lesson.settings.weight
-        label = self.classification.of_logits(heads[0], batch.targets)
+        label = self.classification.of_logits(*self.classification.compared(heads[0], batch.targets))
         loss = (1 - weight) * label + weight * self.lesson.loss(batch, student)
         return loss, {"accuracy": accuracy(torch.stack(heads).mean(dim=0), batch.labels)}
 

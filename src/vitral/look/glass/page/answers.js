@@ -6,7 +6,7 @@ export const percent = (share) => (share > 0 && share < 0.0005 ? "<0.1\u00a0%" :
 export class Answers {
   /** `choose` is told the number of a class whose map somebody wants, and its name. */
   constructor(parts, choose) {
-    Object.assign(this, parts); // headline, rows, note, said
+    Object.assign(this, parts); // headline, rows, note, said; several: a picture may have several labels
     this.choose = choose;
   }
 
@@ -19,13 +19,14 @@ export class Answers {
     }
     const [first] = answer.rows;
     const verdict = truth === null ? "" : truth === first.name ? "right" : `it is ${truth}`;
+    const labels = truth ? `it is ${truth.replaceAll(";", ", ")}` : "it has no label"; // the first is not all it says
     const share = Object.assign(document.createElement("span"), { className: "share", textContent: percent(first.now) });
     const mark = Object.assign(document.createElement("span"), {
-      className: `verdict ${verdict === "right" ? "good" : "bad"}`,
-      textContent: verdict === "right" ? "✓ right" : verdict && `✗ ${verdict}`,
+      className: this.several ? "soft" : `verdict ${verdict === "right" ? "good" : "bad"}`,
+      textContent: this.several ? labels : verdict === "right" ? "✓ right" : `✗ ${verdict}`,
     });
     const name = Object.assign(document.createElement("span"), { className: "label", textContent: first.name });
-    this.headline.replaceChildren(name, share, ...(verdict ? [mark] : []));
+    this.headline.replaceChildren(name, share, ...(truth === null ? [] : [mark]));
     const focused = this.rows.contains(document.activeElement) ? document.activeElement.dataset.label : null;
     this.rows.replaceChildren(...answer.rows.map((row) => this.row(row, off > 0, chosen)));
     if (focused !== null) this.rows.querySelector(`[data-label="${focused}"]`)?.focus();

@@ -46,7 +46,7 @@ export async function askReading(number, method, label = null) {
   return new Float32Array(await heard(answer.arrayBuffer()));
 }
 
-/** All attention of a picture, block after block; `arrived` is told how many blocks are there. */
+/** All attention of a picture, block after block; `arrived` is told how many bytes are there. */
 export async function askMaps(number, maps, arrived, signal) {
   const reader = (await ask(`/api/pictures/${number}/maps`, { signal })).body.getReader();
   let at = 0;
@@ -55,7 +55,7 @@ export async function askMaps(number, maps, arrived, signal) {
     if (done) break;
     maps.bytes.set(value, at);
     at += value.length;
-    arrived(Math.floor(at / maps.bytesPerBlock));
+    arrived(at);
   }
   if (at < maps.bytes.length) throw new Error(GONE);
 }

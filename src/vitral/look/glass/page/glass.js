@@ -27,7 +27,8 @@ function draw() {
 
 function drawNow() {
   if (!state.model) return;
-  const { grid, heads: count, depth } = state.model;
+  fitHeads();
+  const { grid, heads: counts, depth } = state.model;
   const token = asking();
   const shows = showing();
   let values = shows ? (state.readings.get(shows) ?? null) : null;
@@ -36,13 +37,14 @@ function drawNow() {
     row = state.maps.row(state.block, state.head, token);
     if (!shows) values = state.maps.patchesOf(row);
     const brightest = (end) => `brightest: ${andMore(end)}`;
-    for (let head = MEAN; head < count; head++) {
+    for (let head = MEAN; head < counts[state.block]; head++) {
       const one = state.maps.row(state.block, head, token);
       heads.draw(head + 1, state.maps.patchesOf(one), grid[1], brightest);
     }
     for (let block = 0; block < depth; block++) {
       if (!isReady(block)) break;
-      blocks.draw(block, state.maps.patchesOf(state.maps.row(block, state.head, token)), grid[1], brightest);
+      const head = state.head < counts[block] ? state.head : MEAN;
+      blocks.draw(block, state.maps.patchesOf(state.maps.row(block, head, token)), grid[1], brightest);
     }
   }
   stage.draw({ values, strength: state.strength, marked: patchOf(token), held: state.hovered === null, off: state.off });
@@ -95,9 +97,9 @@ async function fetchMaps(number, signal) {
   await askMaps(
     number,
     maps,
-    (count) => {
-      if (count > maps.blocks) busy(`Block ${count} of ${state.model.depth}…`);
-      maps.blocks = count;
+    (at) => {
+      const before = maps.blocks;
+      if (maps.arrived(at) > before) busy(`Block ${maps.blocks} of ${state.model.depth}…`);
       draw();
     },
     signal,
@@ -180,9 +182,18 @@ async function showClass(number, name) {
 
 function show(changes) {
   Object.assign(state, changes);
+  fitHeads();
   if (state.answer) showAnswer(state.off.size);
   remember();
   draw();
+}
+
+/** As many tiles as the block has heads: in a Swin a later one has more. */
+function fitHeads() {
+  const count = state.model.heads[state.block];
+  if (state.head >= count) state.head = MEAN;
+  if (heads.tiles?.length === count + 1) return;
+  heads.fill([{ name: "mean" }, ...Array.from({ length: count }, (_, head) => ({ name: `head ${head}` }))]);
 }
 
 function announce() {
@@ -227,23 +238,25 @@ function prepare(model) {
   const [height, width] = model.image_size;
   const plural = (count, word) => `${count.toLocaleString("en")}\u00a0${word}${count === 1 ? "" : word.endsWith("s") ? "es" : "s"}`;
   const [down, across] = model.grid;
+  const [fewest, most] = [Math.min(...model.heads), Math.max(...model.heads)];
   document.title = `${model.name} under glass`;
   $("name").textContent = model.name;
   $("facts").textContent = [
     `${width} × ${height} pixels in ${across} × ${down} patches`,
     plural(model.depth, "block"),
-    plural(model.heads, "head"),
-    model.classes ? plural(model.classes, "class") : "no classes",
+    (fewest < most ? `${fewest} to ` : "") + plural(most, "head"),
+    model.classes ? plural(model.classes, model.output) : "no classes",
   ].join(" · ");
   stage = new Stage($("stage"), model.grid, told);
   stage.isBrush = () => state.brush;
   stage.isOff = (patch) => state.off.has(patch);
   const hasClasses = model.methods.includes("class-attention");
-  const parts = { headline: $("headline"), rows: $("rows"), note: $("note"), said: $("predicted") };
+  const parts = { headline: $("headline"), rows: $("rows"), note: $("note"), said: $("predicted"), several: model.output === "label" };
   answers = new Answers(parts, hasClasses ? showClass : null);
   $("rows-hint").hidden = !hasClasses;
+  $("rows-hint").textContent = `Choose a ${model.output} to see what spoke for it.`;
   heads = new Strip($("heads"), (place) => show({ head: place - 1, shows: null }));
-  heads.fill([{ name: "mean" }, ...Array.from({ length: model.heads }, (_, head) => ({ name: `head ${head}` }))]);
+  fitHeads();
   blocks = new Strip($("blocks"), (block) => show({ block, shows: null }));
   blocks.fill(Array.from({ length: model.depth }, (_, block) => ({ name: `${block}`, label: `block ${block}` })));
   readings = new Strip($("readings"), (place) => show({ shows: model.methods[place] }));

@@ -1,4 +1,4 @@
-// The attention of one picture: (blocks, heads, T, T), in the 16 bits in which it came.
+// The attention of one picture: block by block (heads, T, T), in the 16 bits in which it came.
 
 // Every number of 16 bits as a float: 1 sign, 5 exponent, 10 fraction. Shares have no sign.
 const FLOATS = Float32Array.from({ length: 0x8000 }, (_, half) => {
@@ -9,25 +9,38 @@ const FLOATS = Float32Array.from({ length: 0x8000 }, (_, half) => {
 export const MEAN = -1; // of all heads; or of all patches, where the answer is read from their mean
 
 export class Maps {
-  constructor({ depth, heads, extra, grid }) {
-    this.heads = heads;
+  /** `heads`: how many each block has. */
+  constructor({ heads, extra, grid }) {
+    this.starts = [0]; // of the blocks, in heads
+    for (const count of heads) this.starts.push(this.starts.at(-1) + count);
     this.extra = extra.length;
     this.patches = grid[0] * grid[1];
     this.tokens = this.extra + this.patches;
-    this.bytesPerBlock = 2 * heads * this.tokens ** 2;
-    this.bytes = new Uint8Array(depth * this.bytesPerBlock);
+    this.bytes = new Uint8Array(this.bytesUntil(heads.length));
     this.halves = new Uint16Array(this.bytes.buffer);
     this.blocks = 0; // how many have arrived
   }
 
+  /** How many bytes the maps of so many blocks have. */
+  bytesUntil(blocks) {
+    return 2 * this.starts[blocks] * this.tokens ** 2;
+  }
+
+  /** `at`: how many bytes are there. */
+  arrived(at) {
+    while (this.blocks + 1 < this.starts.length && this.bytesUntil(this.blocks + 1) <= at) this.blocks++;
+    return this.blocks;
+  }
+
   /** How much one token takes from each token: (T,), sums to 1. */
   row(block, head, token) {
-    const heads = head === MEAN ? [...Array(this.heads).keys()] : [head];
+    const [first, end] = [this.starts[block], this.starts[block + 1]];
+    const heads = head === MEAN ? [...Array(end - first).keys()] : [head];
     const asking = token === MEAN ? [...Array(this.patches).keys()].map((patch) => this.extra + patch) : [token];
     const sum = new Float32Array(this.tokens);
     for (const one of heads) {
       for (const query of asking) {
-        const start = ((block * this.heads + one) * this.tokens + query) * this.tokens;
+        const start = ((first + one) * this.tokens + query) * this.tokens;
         for (let i = 0; i < this.tokens; i++) sum[i] += FLOATS[this.halves[start + i]];
       }
     }

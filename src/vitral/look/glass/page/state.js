@@ -60,8 +60,8 @@ export function remember() {
 export function recall() {
   const asked = new URLSearchParams(location.hash.slice(1));
   let sentence = "";
-  for (const [name, count] of [["block", state.model.depth], ["head", state.model.heads]]) {
-    const number = numberOf(asked.get(name));
+  for (const [name, countNow] of [["block", () => state.model.depth], ["head", () => state.model.heads[state.block]]]) {
+    const [number, count] = [numberOf(asked.get(name)), countNow()];
     if (number !== null && number < count) state[name] = number;
     else if (asked.has(name)) sentence = `There is no ${name} ${asked.get(name)}: the model has ${count}, numbered 0 to ${count - 1}.`;
   }

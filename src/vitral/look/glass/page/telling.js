@@ -24,7 +24,7 @@ export function tell(token, row, values) {
   const shows = showing();
   const of = label !== null && shows === "class-attention" ? ` for ${label.name}` : "";
   const who = token === MEAN ? "all patches take" : `${patchOf(token) === null ? "the " : ""}${nameOf(token)} takes`;
-  const heads = head === MEAN ? (model.heads > 1 ? `mean of ${model.heads} heads` : "its one head") : `head ${head}`;
+  const heads = head === MEAN ? (model.heads[block] > 1 ? `mean of ${model.heads[block]} heads` : "its one head") : `head ${head}`;
   $("title").textContent = shows ? `${titleOf(shows)}${of}` : `What ${who}`;
   $("subtitle").textContent = shows ? (METHODS[shows]?.[1] ?? "") : `from each patch, in block ${block}, ${heads}`;
   $("most").textContent = shows || !values ? "most" : andMore(endOf(values));
