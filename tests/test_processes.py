@@ -36,6 +36,7 @@ TALK = """
     from pathlib import Path
     from vitral.errors import DataError
     from vitral.processes import join
+    from vitral.run import Run
 
     def sentence(work):
         try:
@@ -47,6 +48,12 @@ TALK = """
         with processes.together():
             if processes.rank in ranks:
                 raise DataError("There is no folder pictures.")
+
+    def look_into_new_folders():
+        for number in range(200):
+            run = Run(Path(sys.argv[1], f"run-{number}"))
+            run.check_shared(processes)
+            run.check_free()  # the first has taken the folder away, or it is there: nothing between
 
     processes = join(timeout=60)
     rank = processes.rank
@@ -61,6 +68,7 @@ TALK = """
         "none fails": sentence(lambda: fail_for([])),
         "other": sentence(lambda: processes.agree({"torch": "2.13", "train.seed": rank})),
         "same": sentence(lambda: processes.agree({"torch": "2.13"})),
+        "folders": sentence(look_into_new_folders),
         "clocks": processes.gather(processes.clock()),
         "stopping": processes.stopping,
     }

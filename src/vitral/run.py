@@ -228,6 +228,7 @@ class Run:
                 if is_new:
                     with suppress(OSError):
                         self.folder.rmdir()
+        processes.gather(None)  # nobody looks into a folder that is about to go
 
     def _leave(self, sign: Path) -> str:
         word = secrets.token_hex()
