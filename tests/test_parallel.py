@@ -312,10 +312,10 @@ def test_a_port_that_is_in_use_is_told(tmp_path: Path, monkeypatch: pytest.Monke
 # on steps are slow, so that what takes its way over the launcher comes in time. A run that is finished is not measured.
 FAULTY = """
     import os, signal, sys, time
-    from vitral.cli import main, train
+    from vitral.cli import display, main
 
     step, rank, name, whom = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
-    listen = train.TrainingDisplay.__call__
+    listen = display.TrainingDisplay.__call__
 
     def heard(display, event):
         if type(event).__name__ == "Step" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -328,7 +328,7 @@ FAULTY = """
             sys.stdout.flush()
             os._exit(0)
 
-    train.TrainingDisplay.__call__ = heard
+    display.TrainingDisplay.__call__ = heard
     main(sys.argv[5:])
 """
 NEVER = (0, 0, "SIGKILL", "itself")

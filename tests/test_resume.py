@@ -258,9 +258,9 @@ def command(folder: Path, *more: str) -> list[str]:
 # The same, and it sends itself a signal: at this step, or at once where it goes on after it, and so many calls later.
 SIGNALLED = """
 import signal, sys
-from vitral.cli import main, train
+from vitral.cli import display, main
 
-listen, calls = train.TrainingDisplay.__call__, {calls}
+listen, calls = display.TrainingDisplay.__call__, {calls}
 
 def count(*call):
     global calls
@@ -274,7 +274,7 @@ def heard(progress, event):
         sys.setprofile(count)
     listen(progress, event)
 
-train.TrainingDisplay.__call__ = heard
+display.TrainingDisplay.__call__ = heard
 main()
 """
 
