@@ -10,8 +10,8 @@ is there is not repeated. Two may run at a time (start this twice); a lock says 
     ratio/CANDIDATE        how long its steps take, as a share of the baseline's: steps in turn, by processor time, at
                            ten places of the schedule (patches rise from half to all), median of several rounds
     2m/CANDIDATE/SEED      as many steps as the baseline does in 2 minutes of two cores, 800, divided by that share: the
-    10m/…, 30m/…           same processor time. 45,000 pictures of CIFAR-10 to learn from; accuracy and loss are those of
-                           the last (averaged) weights on the other 5,000 of train, without test-time augmentation
+    10m/…, 30m/…           same processor time. 45,000 pictures of CIFAR-10 to learn from; accuracy and loss are of the
+                           last (averaged) weights on the other 5,000 of train, without test-time augmentation
     test/RUNG/CANDIDATE/SEED   at the very end: all 50,000 to learn from, and the test pictures, which choose nothing
 
 Candidates: ladder_candidates.py. Numbers are bfloat16 where the processor multiplies them itself, else float32: each
@@ -242,7 +242,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=10**9, help="so many jobs, and no more")
     parser.add_argument("--only", default="", help="those whose name begins so, and the ratios that they need")
     parser.add_argument("--work", type=Path, default=Path("runs/ladder"), help="where locks are")
-    parser.add_argument("--while", dest="while_there", type=Path, help="stop before the next job when this file is gone")
+    parser.add_argument("--while", dest="while_there", type=Path, help="begin no other job when this file is gone")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--plan", action="store_true")
     given = parser.parse_args()

@@ -1,5 +1,5 @@
-"""What the ladder tries: each candidate is the recipe `cifar10` with some settings, perhaps a model in a file of its own
-(candidates/), and perhaps other optimizers. The order is that of what was expected of them."""
+"""What the ladder tries: each candidate is the recipe `cifar10` with some settings, perhaps a model in a file of its
+own (candidates/), and perhaps other optimizers. The order is that of what was expected of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

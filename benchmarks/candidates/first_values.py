@@ -1,4 +1,5 @@
-"""First values of attention: mimetic (Trockman and Kolter 2023, 2305.09828) and impulse (Zheng et al. 2025, 2505.19985)."""
+"""First values of attention: mimetic (Trockman and Kolter 2023, 2305.09828) and impulse (Zheng et al. 2025,
+2505.19985)."""
 
 import torch
 from torch import Tensor

@@ -1,5 +1,6 @@
-"""Depthwise 3×3 convolutions among the tokens of a block: inside the MLP (as in LocalViT 2104.05707 and DHVT 2210.05958)
-or on the shortcut (CPVT 2102.10882). They start at zero, so that the model starts as the ViT that it is without them.
+"""Depthwise 3×3 convolutions among the tokens of a block: inside the MLP (as in LocalViT 2104.05707 and DHVT
+2210.05958) or on the shortcut (CPVT 2102.10882). They start at zero, so that the model starts as the ViT that it is
+without them.
 
 While patches are left out, those that are there see zeros in the places of the others.
 """
