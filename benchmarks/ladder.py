@@ -7,8 +7,8 @@
 A queue of trainings of one thread each. Each leaves a line in ladder.jsonl beside this file, and a training whose line
 is there is not repeated. Two may run at a time (start this twice); a lock says who does what.
 
-    ratio/CANDIDATE        how long its steps take, as a share of the baseline's: steps in turn, by processor time, at
-                           ten places of the schedule (patches rise from half to all), median of several rounds
+    ratio/CANDIDATE        how long its steps take, as a share of the baseline's: one of each in turn, processor time,
+                           at ten places of the schedule (patches rise from half to all), median of several rounds
     2m/CANDIDATE/SEED      as many steps as the baseline does in 2 minutes of two cores, 800, divided by that share: the
     10m/…, 30m/…           same processor time. 45,000 pictures of CIFAR-10 to learn from; accuracy and loss are of the
                            last (averaged) weights on the other 5,000 of train, without test-time augmentation
@@ -94,13 +94,14 @@ def precision() -> str:
 def measure_ratio(candidate: str) -> dict[str, Any]:
     """How long its steps take, as a share of the baseline's, over the whole schedule."""
     clocks = [StepClock(planned(name)) for name in ("baseline", candidate)]
-    for clock in clocks:
-        clock.round()  # the first of each shape also sets things up
     rounds = []
-    for number in range(ROUNDS):
-        order = clocks if number % 2 else clocks[::-1]
-        seconds = {id(clock): clock.round() for clock in order}
-        rounds.append([seconds[id(clock)] for clock in clocks])
+    for number in range(ROUNDS + 1):
+        seconds = [0.0, 0.0]
+        for turn, place in enumerate(PLACES, start=number):
+            for which in (0, 1) if turn % 2 else (1, 0):
+                seconds[which] += clocks[which].step(place)
+        rounds.append(seconds)
+    del rounds[0]  # the first step of each shape also sets things up
     ratios = [theirs / base for base, theirs in rounds]
     low, _, high = quantiles(ratios, n=4)
     return {
@@ -117,13 +118,12 @@ class StepClock:
     def __init__(self, plan: Plan) -> None:
         self.learner, self.batches = plan.learner, plan.batches.starting_at(1)
 
-    def round(self) -> float:
-        """Seconds of a step at each place of the schedule, together."""
+    def step(self, place: float) -> float:
+        """Seconds of a step at this place of the schedule."""
         began = time.process_time()
-        for place in PLACES:
-            step, batch = next(self.batches)
-            self.learner.gradients(step, batch, place)
-            self.learner.update(step, 1 - place)
+        step, batch = next(self.batches)
+        self.learner.gradients(step, batch, place)
+        self.learner.update(step, 1 - place)
         return time.process_time() - began
 
 

@@ -10,6 +10,7 @@ import torch
 
 from conftest import quick_digits
 from vitral import RecipeError, Started, Step, events, train
+from vitral.cli.step_speed import flops_per_image, measure_step, precisions
 from vitral.data.batches import Batch
 from vitral.model import build
 from vitral.recipes.cifar10 import cifar10
@@ -19,7 +20,6 @@ from vitral.training.config import Rising, Train
 from vitral.training.learner import Learner
 from vitral.training.preparation import Plan, prepared
 from vitral.training.speed import bfloat16_speed, find_fastest
-from vitral.training.step_speed import flops_per_image, measure_step, precisions
 
 # torch's compiler uses what torch itself has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

@@ -90,8 +90,8 @@ def _torch() -> dict[str, Any]:
 
 def _training() -> dict[str, Any]:
     """How fast the quick model learns here in each kind of numbers, and how near that comes to the machine's limit."""
+    from vitral.cli.step_speed import measure_step, precisions
     from vitral.inference import choose_device
-    from vitral.training.step_speed import measure_step, precisions
 
     device = choose_device("auto")
     return {f"training in {one}": measure_step(device, one) for one in precisions(device)}
