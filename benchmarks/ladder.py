@@ -160,8 +160,11 @@ def ratio_of(candidate: str, known: dict[str, dict[str, Any]]) -> float | None:
 
 
 def work_off(most: int, only: str, work: Path, while_there: Path | None) -> None:
+    asked = [job for job in queue() if job.name.startswith(only)]
+    timed = {Job("ratio", job.candidate) for job in asked}  # what they need first
+    jobs = [job for job in queue() if job in asked or job in timed]
     while most > 0 and (while_there is None or while_there.exists()):
-        if not any(do(job, work) for job in queue() if job.name.startswith((only, "ratio/"))):
+        if not any(do(job, work) for job in jobs):
             return
         most -= 1
 

@@ -66,6 +66,8 @@ RACE = {
 CANDIDATES: dict[str, Candidate] = {
     "baseline": Candidate(),
     "gelu-erf": Candidate(kind="activations.py:Erf"),
+    "stem-strided": Candidate(kind="stems.py:Strided"),
+    "stem-pooled": Candidate(kind="stems.py:Pooled"),
     "near-mlp": Candidate(kind="near.py:InMlp"),
     "near-shortcut": Candidate(kind="near.py:OnShortcut"),
     "cnn": Candidate({**RACE, "train.batch_size": 256}, "race_cnn.py:RaceCnn", True, race_cnn.optimizers),
@@ -85,6 +87,7 @@ CANDIDATES: dict[str, Candidate] = {
     "impulse": Candidate({"model.positions": "sincos-2d"}, "first_values.py:Impulse"),
     "waves": changed(positions="sincos-2d"),  # what impulse is to be compared with
     "own-positions": Candidate(kind="own_positions.py:OwnPositions"),
+    "no-qk-norm": changed(attention={"qk_norm": False}),
     "value-skip": Candidate(kind="value_skip.py:ValueSkip"),
     "relu2": Candidate(kind="activations.py:Squared"),
     "silu": Candidate(kind="activations.py:Silu"),

@@ -78,15 +78,25 @@ def test_what_is_added_starts_as_the_vit_without_it(candidate: str, keep: Tensor
     assert_close(other.features(IMAGES, keep), model.features(IMAGES, keep), rtol=0, atol=tolerance)
 
 
+def test_other_stems_have_the_filters_of_the_vit_and_see_fewer_places() -> None:
+    whole = model_of("baseline").state_dict()
+    for candidate in ("stem-strided", "stem-pooled"):
+        model = model_of(candidate)
+        assert model.state_dict().keys() == whole.keys() and all(
+            torch.equal(tensor, whole[name]) for name, tensor in model.state_dict().items()
+        )
+        assert model.features(IMAGES).shape == (8, 64, 96)
+
+
 def test_filters_see_the_neighbours_that_are_there() -> None:
     near = run_python(str(BENCHMARKS / "candidates" / "near.py"))[0]["Near"](2)
     with torch.no_grad():
-        near.filters[:, 0, 1, 2] = 1.0  # each place takes what is to its right
+        near.filters.zero_()[:, 0, 1, 2] = 1.0  # each place takes what is to its right
     tokens = torch.arange(24.0).view(1, 12, 2)  # 3 × 4
     taken = near(tokens, ((3, 4), None))
     assert_close(taken[0, 0], tokens[0, 1]) and not taken[0, 3].any()  # nothing is to the right of the edge
     keep = torch.tensor([[0, 1, 4, 6]])
-    some = near(tokens[:, keep[0]], ((3, 4), keep))
+    some = near(tokens[:, keep[0]], ((3, 4), keep[0]))
     assert_close(some[0, 0], tokens[0, 1])
     assert not some[0, 1:].any()  # 2, 5 and 7 are not there
 

@@ -1,6 +1,6 @@
 """Depthwise 3×3 convolutions among the tokens of a block: inside the MLP (as in LocalViT 2104.05707 and DHVT
-2210.05958) or on the shortcut (CPVT 2102.10882). They start at zero, so that the model starts as the ViT that it is
-without them.
+2210.05958) or on the shortcut (CPVT 2102.10882). They start as the identity, so that the model starts as the ViT that
+it is without them.
 
 While patches are left out, those that are there see zeros in the places of the others.
 """
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitral.model.config import Regularise, ViTConfig
 from vitral.model.vit import Block, ViT
 
-Places = tuple[tuple[int, int], Tensor | None]  # the grid, and the numbers of the patches that are there; None: all
+Places = tuple[tuple[int, int], Tensor | None]  # the grid, and which places of the batch are there, (B · K,); None: all
 
 
 class Near(nn.Module):
@@ -24,12 +24,12 @@ class Near(nn.Module):
         self.filters = nn.Parameter(torch.zeros(channels, 1, 3, 3))
 
     def forward(self, x: Tensor, places: Places) -> Tensor:  # (B, T, C) → (B, T, C)
-        (down, across), keep = places
-        if keep is None:
+        (down, across), there = places
+        if there is None:
             return self.on_map(x.unflatten(1, (down, across))).flatten(1, 2)
-        rows = keep[:, :, None].expand(-1, -1, x.shape[2])
-        whole = x.new_zeros(len(x), down * across, x.shape[2]).scatter(1, rows, x)
-        return self.on_map(whole.unflatten(1, (down, across))).flatten(1, 2).gather(1, rows)
+        whole = x.new_zeros(len(x) * down * across, x.shape[2]).index_copy(0, there, x.flatten(0, 1))
+        seen = self.on_map(whole.unflatten(0, (len(x), down, across)))
+        return seen.flatten(0, 2).index_select(0, there).view(x.shape)
 
     def on_map(self, x: Tensor) -> Tensor:  # (B, h, w, C) → (B, h, w, C)
         x = x.permute(0, 3, 1, 2)  # in memory channels stay last
@@ -46,20 +46,19 @@ class InMlpBlock(Block):
 
     def forward(self, tokens: Tensor, first: int | None = None, rotation: Any = None) -> Tensor:
         tokens = self.drop(self.ls1(self.attn(self.norm1(tokens)))) + tokens
-        hidden = self.mlp.fc1(self.norm2(tokens))
-        hidden = self.mlp.act(hidden + self.near(hidden, rotation))
-        return self.drop(self.ls2(self.mlp.fc2(hidden))) + tokens
+        hidden = self.near(self.mlp.fc1(self.norm2(tokens)), rotation)
+        return self.drop(self.ls2(self.mlp.fc2(self.mlp.act(hidden)))) + tokens
 
 
 class ShortcutBlock(Block):
-    """Before the block, added to its tokens: what attention and MLP are added to has seen its neighbours."""
+    """Before the block: what attention and MLP are added to has seen its neighbours."""
 
     def __init__(self, config: ViTConfig, regularise: Regularise, number: int) -> None:
         super().__init__(config, regularise, number)
         self.near = Near(config.width)
 
     def forward(self, tokens: Tensor, first: int | None = None, rotation: Any = None) -> Tensor:
-        return super().forward(tokens + self.near(tokens, rotation))
+        return super().forward(self.near(tokens, rotation))
 
 
 class NearViT(ViT):
@@ -68,13 +67,15 @@ class NearViT(ViT):
     splits = False
 
     def rotation(self, images: Tensor, keep: Tensor | None = None) -> Any:
-        return self.grid_of(images), keep
+        down, across = self.grid_of(images)
+        there = None if keep is None else (keep + down * across * torch.arange(len(keep))[:, None]).flatten()
+        return (down, across), there
 
     @torch.no_grad()
     def initialise(self) -> None:
         super().initialise()
         for block in self.blocks:
-            block.near.filters.zero_()
+            block.near.filters.zero_()[:, :, 1, 1] = 1.0
 
 
 class InMlp(NearViT):
