@@ -32,6 +32,7 @@ import torch
 from filelock import FileLock, Timeout
 from ladder_candidates import CANDIDATES, FINALISTS, LONGER
 
+from vitral.training.allocator import keep_freed_memory
 from vitral.training.folds import train_steps
 from vitral.training.preparation import Plan, prepared
 from vitral.training.speed import FASTER, bfloat16_speed
@@ -252,6 +253,7 @@ def main() -> None:
     if given.table or given.plan:
         return table() if given.table else plan()
     torch.set_num_threads(1)
+    keep_freed_memory(True)  # as in `vitral train`
     given.work.mkdir(parents=True, exist_ok=True)
     work_off(given.most, given.only, given.work, given.while_there)
 
