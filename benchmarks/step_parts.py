@@ -8,6 +8,7 @@ Ways are told by processor time: median over rounds, each beside the first way i
 """
 
 import argparse
+import resource
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -113,19 +114,23 @@ def ways(precision: str, rounds: int) -> None:
         "… freed memory is kept (as it is)": use(scale, split, precision, keep=True),
     }
     took: dict[str, list[float]] = {name: [] for name in in_turn}
+    pages = dict.fromkeys(in_turn, 0)  # that were fetched from the system anew
     for number in range(-2, rounds):
         for name in list(in_turn) if number % 2 else reversed(in_turn):
             in_turn[name]()
             step(learner, images)  # memory is as this way leaves it
-            began = time.process_time()
+            began, fetched = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
             step(learner, images)
             if number >= 0:
                 took[name].append(1000 * (time.process_time() - began))
+                pages[name] += resource.getrusage(resource.RUSAGE_SELF).ru_minflt - fetched
     first = np.array(took["as it was"])
-    print(f"{precision}, {rounds} rounds\n\n| way | ms | times as fast | quartiles |\n|---|---|---|---|")
+    print(f"{precision}, {rounds} rounds\n\n| way | ms | times as fast | quartiles | pages |\n|---|---|---|---|---|")
     for name, times in took.items():
         low, middle, high = np.percentile(first / np.array(times), [25, 50, 75])
-        print(f"| {name} | {np.median(times):.1f} | {middle:.3f} | {low:.3f} to {high:.3f} |")
+        print(
+            f"| {name} | {np.median(times):.1f} | {middle:.3f} | {low:.3f} to {high:.3f} | {pages[name] // rounds:,} |"
+        )
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Memory that one step frees is kept for the next one.
 
-The C library gives large free blocks back to the system, and fetches them again page by page, filled with zeros: in
-bfloat16 that was an eighth of a step of `cifar10` (docs/decisions/0033-the-ladder.md).
+The C library may give large free blocks back to the system, and fetch them again page by page, filled with zeros: for a
+step of `cifar10` up to 12,000 pages (docs/decisions/0033-the-ladder.md).
 """
 
 import ctypes
