@@ -209,6 +209,8 @@ def test_shapes_and_drawings_are_of_the_model_with_its_settings(called: Callable
 def test_doctor_shows_what_it_runs_on(called: Callable[..., Called]) -> None:
     found = json.loads(called("doctor", "--json").stdout)
     assert found["device"].startswith(("cpu", "cuda", "mps")) and found["torch"].startswith("2.")
+    speed = found["training in float32"]
+    assert speed["images_per_second"] > 1 and 0.02 < speed["share"] < 1.2
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -1,17 +1,26 @@
 """Precision and compiling: by measuring, recorded, used again."""
 
 import json
+import platform
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from conftest import quick_digits
 from vitral import RecipeError, Started, Step, events, train
+from vitral.cli.step_speed import flops_per_image, measure_step, precisions
+from vitral.data.batches import Batch
+from vitral.model import build
+from vitral.recipes.cifar10 import cifar10
 from vitral.training import speed
 from vitral.training.budget import Pace
 from vitral.training.config import Rising, Train
+from vitral.training.learner import Learner
 from vitral.training.preparation import Plan, prepared
 from vitral.training.speed import bfloat16_speed, find_fastest
 
@@ -180,3 +189,58 @@ def test_a_run_goes_on_with_the_threads_that_it_was_begun_with(tmp_path: Path) -
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_step_is_measured_beside_the_products_that_the_machine_can_do() -> None:
+    speed = measure_step(torch.device("cpu"), "float32", seconds=0.0)
+    assert 0.01 < speed.share < 1.5 and "images/s" in str(speed) and "GFLOP/s" in str(speed)
+
+
+def test_the_products_of_a_step_are_all_counted() -> None:
+    # Products of 64 tokens of width 96 in 4 blocks with an MLP of 192, there and back (twice); in each of two
+    # convolutions 3×3, of which the first need not know what would change its input; measured first layer; head.
+    block = 2 * 64 * (96 * 288 + 96 * 96 + 2 * 96 * 192) + 2 * 2 * 64 * 64 * 96
+    convolutions = 2 * (32 * 32 * 9 * 24 * 48 * 2 + 16 * 16 * 9 * 48 * 96 * 3 + 32 * 32 * 12 * 24)
+    learner = Learner(build(cifar10.model), cifar10.train)
+    assert flops_per_image(learner) == 3 * 4 * block + convolutions + 3 * 2 * 96 * 10
+
+
+def test_short_numbers_are_measured_only_where_a_trial_says_that_they_are_fast() -> None:
+    device = torch.device("cpu")
+    assert precisions(device, real) == ("float32", "bfloat16")
+    assert precisions(device, broken) == precisions(device, emulated) == ("float32",)
+
+
+def test_in_short_numbers_tokens_and_muon_stay_short_and_weights_do_not() -> None:
+    """A LayerScale in float32 would turn every branch, and all tokens after it, into float32."""
+    learner = Learner(build(cifar10.model), cifar10.train)
+    learner.set_precision("bfloat16", compiled=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert {tokens.dtype for tokens in learner.model.states(torch.randn(2, 3, 32, 32))} == {torch.bfloat16}
+    labels = torch.arange(4)
+    batch = Batch(torch.randn(4, 3, 32, 32), labels, np.arange(4), labels)
+    for step in (1, 2):
+        learner.gradients(step, batch, progress=1.0)
+        learner.update(step, share=1.0)
+    tensors = [*learner.model.parameters(), *learner.optimizers.tensors().values()]
+    assert {tensor.dtype for tensor in tensors} == {torch.float32} and all(t.isfinite().all() for t in tensors)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told")
+def test_memory_that_a_step_frees_is_there_for_the_next_one() -> None:
+    """96 MB in blocks that come and go, five times, are 117,000 pages: without it all of them may be fetched anew, or
+    none, by what lies behind them. In a process of its own: what others have left free would do as well."""
+    program = """
+import resource, torch
+from vitral.training.allocator import keep_freed_memory
+keep_freed_memory(True)
+def blocks():
+    for _ in range(5):
+        [torch.ones(3_000_000) for _ in range(8)]
+blocks()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+blocks()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1_000  # pages

@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 import time
+from dataclasses import asdict
 from importlib.metadata import requires, version
 from typing import Any
 
@@ -20,9 +21,9 @@ LIBRARIES = ("numpy", "pillow", "safetensors", "pydantic", "scikit-learn", "matp
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def command(as_json: bool) -> None:
     """Show what Vitral runs on here, and whether it works: for yourself, and for a report of a bug."""
-    facts = {**_machine(), **_torch()}
+    facts = {**_machine(), **_torch(), **_training()}
     if as_json:
-        click.echo(json.dumps(facts))
+        click.echo(json.dumps(facts, default=asdict))
         return
     listing = table("what", "found")
     for name, value in facts.items():
@@ -85,3 +86,12 @@ def _torch() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "matrix products": f"{speed / 1e9:.0f} GFLOP/s in float32",
     }
+
+
+def _training() -> dict[str, Any]:
+    """How fast the quick model learns here in each kind of numbers, and how near that comes to the machine's limit."""
+    from vitral.cli.step_speed import measure_step, precisions
+    from vitral.inference import choose_device
+
+    device = choose_device("auto")
+    return {f"training in {one}": measure_step(device, one) for one in precisions(device)}

@@ -32,7 +32,7 @@ class LayerScale(nn.Module):
         self.gamma = nn.Parameter(torch.full((width,), start))
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.gamma
+        return x * self.gamma.to(x.dtype)  # else a branch in bfloat16 would become float32, and all tokens after it
 
 
 def layer_scale(config: ViTConfig) -> nn.Module:

@@ -59,7 +59,7 @@ class Attention(nn.Module):
         B, T, D = x.shape
         qkv = self.qv_bias(self.qkv(x))  # (5)  one product for all three and all heads
         qkv = qkv.view(B, T, 3, self.heads, D // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # each (B, heads, T, D/heads)
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))  # each (B, heads, T, D/heads)
         return self.turn(self.q_norm(q), rotation), self.turn(self.k_norm(k), rotation), v
 
     def map(self, x: Tensor, rotation: Rotation = None) -> Tensor:  # (B, T, D) → (B, heads, T, T)

@@ -89,6 +89,7 @@ class Learner:
     def set_precision(self, precision: str, compiled: bool) -> None:
         """Compute in this precision from now on, compiled or not."""
         self.precision, self.compiled = precision, compiled
+        self.optimizers.set_precision(precision)
         self.forward: Any = torch.compile(self.model, dynamic=False) if compiled else self.model
         if self.forward_tail:
             self.forward = partial(self.forward_tail, self.model)

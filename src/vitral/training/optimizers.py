@@ -37,6 +37,12 @@ class Optimizers:
         for optimizer in self.optimizers:
             optimizer.step()
 
+    def set_precision(self, precision: str) -> None:
+        """In which numbers products are computed from now on: those of Muon."""
+        for optimizer in self.optimizers:
+            if isinstance(optimizer, MuonOptimizer):
+                optimizer.short = precision == "bfloat16"
+
     def zero_grad(self) -> None:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
@@ -165,7 +171,7 @@ def _groups(
 class MuonOptimizer(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024): momentum, then the nearest matrix whose singular values are all about 1.
 
-    Ours and not `torch.optim.Muon`, which casts to bfloat16: where that is emulated it is many times slower.
+    Ours and not `torch.optim.Muon`, which always casts to bfloat16: where that is emulated it is many times slower.
     """
 
     def __init__(
@@ -176,6 +182,7 @@ class MuonOptimizer(torch.optim.Optimizer):
     ) -> None:
         super().__init__(groups, {"momentum": momentum})
         self.matrix_counts = matrix_counts
+        self.short = False  # whether products are computed in bfloat16: momentum and weights never are
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -183,7 +190,8 @@ class MuonOptimizer(torch.optim.Optimizer):
             shared = [one for one in group["params"] if is_slice(one)]  # each comes together alone: whole it is large
             for some in [[one for one in group["params"] if not is_slice(one)], *([one] for one in shared)]:
                 for matrices, updates in self._by_shape(some, group["momentum"]):
-                    steps = orthogonalised(torch.stack(updates))  # (K, rows, columns): one product for all K
+                    together = torch.stack(updates)  # (K, rows, columns): one product for all K
+                    steps = orthogonalised(together.bfloat16() if self.short else together)
                     scale = max(1, steps.shape[1] / steps.shape[2]) ** 0.5
                     for (matrix, rows), step in zip(matrices, steps, strict=True):
                         matrix.mul_(1 - group["lr"] * group["weight_decay"])
