@@ -1,0 +1,266 @@
+"""Workers that share a queue: batches go to whoever is free, and what a lost worker had is asked again.
+
+A pool is one generation of models. To take over new ones is to open another pool, and to let this one finish.
+"""
+
+import asyncio
+import hashlib
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import numpy as np
+
+from vitral.deploy.serve.facts import ModelFacts
+from vitral.deploy.serve.messages import Message
+from vitral.deploy.serve.process import Worker, WorkerLost
+from vitral.deploy.serve.questions import LATE, Answer, Item, Question, Queue, Refusal
+from vitral.deploy.serve.settings import HANG_SECONDS, ServeSettings
+from vitral.errors import VitralError
+
+MOST_DEATHS = 2  # of workers that had one picture
+REMEMBERED = 1_000  # pictures that ended workers
+SLOWEST_START = 30.0  # seconds between two tries to start a worker that does not
+
+Tell = Callable[[str], None]
+
+
+class Pool:
+    """Workers, their queue, and what they know. `Pool.open(settings, workers, threads, tell)` starts them."""
+
+    def __init__(self, settings: ServeSettings, threads: int, workers: Sequence[Worker], tell: Tell) -> None:
+        self.settings, self.threads, self.size, self.tell = settings, threads, len(workers), tell
+        self.models = {facts.name: facts for facts in workers[0].models}
+        self.queue = Queue(settings.queue)
+        self.workers = set(workers)
+        self.batches: Callable[[str, int, float], None] = _say_nothing  # is told of each: model, pictures, seconds
+        self.restarts = 0
+        self._idle = list(workers)
+        self._running: set[asyncio.Task[None]] = set()  # batches
+        self._replacing: set[asyncio.Task[None]] = set()
+        self._seconds = 0.0  # of a worker for a picture, the mean of late; 0: not known yet
+        self._deadly: OrderedDict[str, None] = OrderedDict()
+        self._looking: asyncio.Task[Worker] | None = None
+        self._look_lock = asyncio.Lock()
+        self._scheduled = self._ended = False
+
+    @classmethod
+    async def open(cls, settings: ServeSettings, workers: int, threads: int, tell: Tell) -> "Pool":
+        """So many workers, all of which have loaded the models and answered."""
+        started = await asyncio.gather(
+            *(Worker.start(settings, threads) for _ in range(workers)), return_exceptions=True
+        )
+        running = [one for one in started if isinstance(one, Worker)]
+        for one in started:
+            if isinstance(one, BaseException):
+                await asyncio.gather(*(worker.end() for worker in running))
+                raise one
+        return cls(settings, threads, running, tell)
+
+    async def measure(self, seconds: float) -> float:
+        """Pictures a second of all workers together."""
+        answers = await asyncio.gather(
+            *(worker.ask({"kind": "measure", "seconds": seconds}) for worker in self.workers)
+        )
+        rate = sum(answer.head["rate"] for answer in answers)
+        self._seconds = len(self.workers) / rate
+        return rate
+
+    async def measure_one(self, seconds: float, threads: int) -> float:
+        """The same of one worker with so many threads, while the others rest."""
+        one = self._idle[0]
+        await one.ask({"kind": "threads", "threads": threads})
+        answer = await one.ask({"kind": "measure", "seconds": seconds})
+        await one.ask({"kind": "threads", "threads": self.threads})
+        return answer.head["rate"]
+
+    async def keep_one(self, threads: int) -> None:
+        """End all workers but one, which has so many threads."""
+        one, *others = self._idle
+        await asyncio.gather(*(worker.end() for worker in others))
+        await one.ask({"kind": "threads", "threads": threads})
+        self.workers, self._idle, self.size, self.threads = {one}, [one], 1, threads
+
+    async def ask(self, model: str, question: Question) -> list[Answer]:
+        """The answers to a question; a Refusal where the queue is full, or the time is over."""
+        self.check_room(len(question.items), question.expires)
+        if self._deadly:
+            for item in question.items:
+                self._check_deadly(item)
+        self.queue.put(model, question)
+        self._schedule()
+        timer = asyncio.get_running_loop().call_at(question.expires, question.expire)
+        try:
+            return await question.done
+        finally:
+            timer.cancel()
+
+    def check_room(self, pictures: int = 1, expires: float = math.inf) -> None:
+        """Refuse what could not be answered in time: now, and not after the client has waited."""
+        if pictures > self.settings.queue:
+            raise Refusal(413, f"{pictures:,} pictures at once are too many: {self.settings.queue:,} may wait here.")
+        if not self.workers:
+            raise Refusal(
+                503, "All workers have ended, and new ones are being started. Ask again later.", retry_after=2
+            )
+        ahead = len(self.queue)
+        wait = (ahead + pictures) * self._seconds / len(self.workers)
+        late = ahead and asyncio.get_running_loop().time() + wait > expires
+        if late or ahead + pictures > self.settings.queue:
+            raise Refusal(
+                429, "More is asked here than can be answered. Ask again later.", retry_after=max(1, math.ceil(wait))
+            )
+
+    def _schedule(self) -> None:
+        """What comes in the same moment is one batch."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._scheduled = False
+        while self._idle and (taken := self.queue.take(len(self.workers))):
+            self._spawn(self._run(self._idle.pop(), *taken), self._running)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def _run(self, worker: Worker, model: str, items: list[Item]) -> None:
+        started_at = asyncio.get_running_loop().time()
+        kinds = "".join(item.kind for item in items)
+        try:
+            answer = await worker.ask(
+                {"kind": "predict", "model": model, "kinds": kinds}, [item.content for item in items]
+            )
+        except WorkerLost:
+            self._lost(worker, model, items)
+            return
+        except VitralError as error:
+            for item in items:
+                item.question.refuse(Refusal(422, str(error)))
+        else:
+            self._give(items, answer, self.models[model])
+        seconds = asyncio.get_running_loop().time() - started_at
+        self._seconds = 0.9 * self._seconds + 0.1 * seconds / len(items) if self._seconds else seconds / len(items)
+        self.batches(model, len(items), seconds)
+        self._idle.append(worker)
+        self._dispatch()
+
+    def _give(self, items: list[Item], answer: Message, facts: ModelFacts) -> None:
+        values = np.frombuffer(answer.parts[0], np.float32).reshape(len(items), facts.outputs)
+        distances = np.frombuffer(answer.parts[1], np.float32)
+        for item, row, distance, error in zip(items, values, distances.tolist(), answer.head["errors"], strict=True):
+            known = None if math.isnan(distance) else distance
+            item.question.answer(item.place, Answer(row, known, error))
+
+    def _lost(self, worker: Worker, model: str, items: list[Item]) -> None:
+        """What it had is asked again, each picture alone; one that has ended two workers is refused."""
+        self.workers.discard(worker)
+        again, now = [], asyncio.get_running_loop().time()
+        for item in items:
+            item.deaths += 1
+            if item.deaths >= MOST_DEATHS:
+                self._refuse_deadly(item)
+            elif item.question.expires < now:
+                item.question.refuse(LATE)
+            else:
+                item.question.started = False
+                again.append(item)
+        self.tell(f"A worker ended ({_how(worker)}) while it had {len(items)} pictures; another one is being started.")
+        self.queue.put_back(model, again)
+        if not self._ended:
+            self._spawn(self._replace(), self._replacing)
+        self._schedule()
+
+    def _refuse_deadly(self, item: Item) -> None:
+        name = hashlib.sha256(item.content).hexdigest()
+        self._deadly[name] = None
+        if len(self._deadly) > REMEMBERED:
+            self._deadly.popitem(last=False)
+        self.tell(f"A picture ended {MOST_DEATHS} workers, and is refused from now on: its sha256 is {name}.")
+        item.question.refuse(_deadly(name))
+
+    def _check_deadly(self, item: Item) -> None:
+        if (name := hashlib.sha256(item.content).hexdigest()) in self._deadly:
+            raise _deadly(name)
+
+    async def _replace(self) -> None:
+        """Another worker, tried again and again, more and more seldom."""
+        wait = 0.5
+        while not self._ended:
+            try:
+                worker = await Worker.start(self.settings, self.threads)
+            except (VitralError, OSError) as error:
+                self.tell(f"A worker could not be started: {error} It is tried again in {wait:g} s.")
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, SLOWEST_START)
+                continue
+            if self._ended:
+                return await worker.end()
+            self.restarts += 1
+            self.workers.add(worker)
+            self._idle.append(worker)
+            return self._dispatch()
+
+    async def look(self, head: dict[str, Any], content: bytes, expires: float) -> Message:
+        """Maps and the glass: answered one after the other by a worker of their own, so that they hold no answer up. It
+        is started when somebody first asks."""
+        try:
+            async with asyncio.timeout_at(expires):
+                await self._look_lock.acquire()
+        except TimeoutError:
+            raise LATE from None
+        try:
+            if self._looking is None:
+                self._looking = asyncio.create_task(Worker.start(self.settings, 1))
+            worker = await asyncio.shield(self._looking)
+            return await worker.ask(head, [content])
+        except WorkerLost:
+            self._looking = None
+            raise Refusal(503, "The worker that draws maps has ended. Ask again.", retry_after=2) from None
+        except VitralError as error:
+            if self._looking and self._looking.done() and self._looking.exception():
+                self._looking = None  # it did not start
+            raise Refusal(422, str(error)) from None
+        finally:
+            self._look_lock.release()
+
+    async def finish(self) -> None:
+        """Answer what is there, and end the workers."""
+        until = asyncio.get_running_loop().time() + self.settings.deadline + HANG_SECONDS
+        while (self._running or (len(self.queue) and self.workers)) and asyncio.get_running_loop().time() < until:
+            self._schedule()
+            await asyncio.sleep(0.02)
+        await self.end()
+
+    async def end(self) -> None:
+        """End the workers at once."""
+        self._ended = True
+        self.queue.refuse_all(Refusal(503, "The server ends. Ask again later.", retry_after=5))
+        tasks = [*self._running, *self._replacing]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._looking:
+            [looking] = await asyncio.gather(self._looking, return_exceptions=True)
+            if isinstance(looking, Worker):
+                await looking.end()
+        await asyncio.gather(*(worker.end() for worker in self.workers))
+
+
+def _say_nothing(model: str, pictures: int, seconds: float) -> None:
+    pass
+
+
+def _deadly(name: str) -> Refusal:
+    return Refusal(
+        422, f"This picture ended {MOST_DEATHS} workers, and is not asked about again. Its sha256 is {name}."
+    )
+
+
+def _how(worker: Worker) -> str:
+    code = worker.process.returncode
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

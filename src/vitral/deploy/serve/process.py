@@ -1,0 +1,76 @@
+"""A worker as the front sees it: a process, and a socket to it."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from vitral.deploy.serve.facts import ModelFacts
+from vitral.deploy.serve.messages import Message, Part, packed, read_message
+from vitral.deploy.serve.settings import HANG_SECONDS, ServeSettings
+from vitral.errors import VitralError
+
+
+class WorkerLost(Exception):
+    """The process has ended, or was ended as it hung."""
+
+
+class Worker:
+    """A process that answers one message at a time."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.process = process
+        self.models: tuple[ModelFacts, ...] = ()
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def start(cls, settings: ServeSettings, threads: int) -> "Worker":
+        """A process that has loaded its models and tried them; what it cannot load is a VitralError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "vitral.deploy.serve.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                # Before torch is loaded: what it starts later would take all cores.
+                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            )
+        worker = cls(process, *await asyncio.open_unix_connection(sock=ours))
+        hello = {"settings": settings.model_copy(update={"tokens": ()}).write(), "threads": threads}
+        try:
+            head, _ = await worker.ask(hello, patience=None)
+        except WorkerLost:
+            raise VitralError("A worker ended while it loaded the model.") from None
+        except VitralError:
+            await worker.end()
+            raise
+        worker.models = tuple(ModelFacts.read(one) for one in head["models"])
+        return worker
+
+    async def ask(
+        self, head: dict[str, Any], parts: Sequence[Part] = (), patience: float | None = HANG_SECONDS
+    ) -> Message:
+        """What it answers; WorkerLost where it ends instead, or takes longer than `patience` seconds."""
+        try:
+            self._writer.writelines(packed(head, parts))
+            async with asyncio.timeout(patience):
+                await self._writer.drain()
+                answer = await read_message(self._reader)
+        except (EOFError, OSError, TimeoutError):
+            await self.end()
+            raise WorkerLost from None
+        if "error" in answer.head:
+            raise VitralError(answer.head["error"])
+        return answer
+
+    async def end(self) -> None:
+        """End it, whatever it does."""
+        self._writer.close()
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
