@@ -13,7 +13,7 @@ from vitral.targets import Target
 class ModelFacts(Settings):
     """A model as a worker describes it.
 
-    >>> facts = ModelFacts(name="pets", runtime="torch", channels=3, image_size=(8, 8), thresholds=(0.5, 0.5),
+    >>> facts = ModelFacts(name="pets", runtime="torch", identity="1", channels=3, image_size=(8, 8), thresholds=(0.5, 0.5),
     ...     margins=(0, 0), targets=(Target(names=("cat", "dog")),), has_distance=False)
     >>> facts.prediction(np.array([0.25, 0.75]), None).label
     'dog'
@@ -21,6 +21,7 @@ class ModelFacts(Settings):
 
     name: str
     runtime: str  # what computes it, with its version
+    identity: str  # which weights these are: the same for the same answers
     channels: int
     image_size: tuple[int, int]
     targets: tuple[Target, ...]

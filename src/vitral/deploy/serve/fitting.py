@@ -17,10 +17,13 @@ async def open_fitting(settings: ServeSettings, tell: Tell) -> Pool:
     )
     threads = settings.threads or max(1, available // workers)
     pool = await Pool.open(settings, workers, threads, tell)
+    if settings.workers and settings.threads:
+        tell(f"{_words(workers, threads)} answer, as asked for.")
+        return pool
     try:
         rate = await pool.measure(SECONDS)
         told = f"{_words(workers, threads)}: {rate:,.0f} pictures a second"
-        if workers > 1 and not settings.workers and not settings.threads:
+        if workers > 1 and not (settings.workers or settings.threads):
             alone = await pool.measure_one(SECONDS, available)
             told += f"; {_words(1, available)}: {alone:,.0f}"
             if alone > rate:

@@ -5,6 +5,7 @@ they load and answer; else the old ones stay.
 """
 
 import asyncio
+import logging
 import resource
 import signal
 import socket
@@ -52,6 +53,7 @@ async def _serve(settings: ServeSettings, listener: socket.socket, tell: Tell) -
         timeout_keep_alive=int(IDLE_SECONDS),
         backlog=2_048,
     )
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # else nonsense from the net would fill the log
     server = _Server(config)
     loop, takeover = asyncio.get_running_loop(), _Takeover(service)
 
@@ -77,6 +79,7 @@ class _Takeover:
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        service.pool.when_changed = self.begin
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -91,6 +94,7 @@ class _Takeover:
         except (VitralError, OSError) as error:
             service.tell(f"The new models are not taken over, and the old ones go on: {error}")
             return
+        new.when_changed = self.begin
         service.use(new)
         service.metrics.takeovers.inc()
         service.tell(f"Taken over: {', '.join(new.models)}")

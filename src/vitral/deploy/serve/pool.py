@@ -33,10 +33,11 @@ class Pool:
         self.settings, self.threads, self.size, self.tell = settings, threads, len(workers), tell
         self.models = {facts.name: facts for facts in workers[0].models}
         self.queue = Queue(settings.queue)
-        self.workers = set(workers)
+        self.workers: set[Worker] = set()
         self.batches: Callable[[str, int, float], None] = _say_nothing  # is told of each: model, pictures, seconds
+        self.when_changed: Callable[[], None] = lambda: None  # is called when what was loaded is not there any more
         self.restarts = 0
-        self._idle = list(workers)
+        self._idle: list[Worker] = []
         self._running: set[asyncio.Task[None]] = set()  # batches
         self._replacing: set[asyncio.Task[None]] = set()
         self._seconds = 0.0  # of a worker for a picture, the mean of late; 0: not known yet
@@ -44,6 +45,21 @@ class Pool:
         self._looking: asyncio.Task[Worker] | None = None
         self._look_lock = asyncio.Lock()
         self._scheduled = self._ended = False
+        for worker in workers:
+            self._add(worker)
+
+    def _add(self, worker: Worker) -> None:
+        worker.when_lost = lambda: self._lost_idle(worker)
+        self.workers.add(worker)
+        self._idle.append(worker)
+
+    def _lost_idle(self, worker: Worker) -> None:
+        self._idle.remove(worker)
+        self._spawn(self._bury(worker), self._replacing)
+
+    async def _bury(self, worker: Worker) -> None:
+        await worker.end()
+        self._lost(worker, "", [])
 
     @classmethod
     async def open(cls, settings: ServeSettings, workers: int, threads: int, tell: Tell) -> "Pool":
@@ -169,7 +185,7 @@ class Pool:
             else:
                 item.question.started = False
                 again.append(item)
-        self.tell(f"A worker ended ({_how(worker)}) while it had {len(items)} pictures; another one is being started.")
+        self.tell(f"A worker ended ({_how(worker)}), which had {len(items)} pictures; another one is being started.")
         self.queue.put_back(model, again)
         if not self._ended:
             self._spawn(self._replace(), self._replacing)
@@ -200,9 +216,12 @@ class Pool:
                 continue
             if self._ended:
                 return await worker.end()
+            if worker.models != tuple(self.models.values()):
+                self.tell("A new worker has found other models than the old ones: all take them over.")
+                await worker.end()
+                return self.when_changed()
             self.restarts += 1
-            self.workers.add(worker)
-            self._idle.append(worker)
+            self._add(worker)
             return self._dispatch()
 
     async def look(self, head: dict[str, Any], content: bytes, expires: float) -> Message:

@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vitral.deploy.serve.facts import ModelFacts
@@ -26,7 +26,11 @@ class Worker:
     ) -> None:
         self.process = process
         self.models: tuple[ModelFacts, ...] = ()
+        self.when_lost: Callable[[], None] = lambda: None  # is called when it ends while nothing is asked of it
         self._reader, self._writer = reader, writer
+        self._coming: asyncio.Future[Message] | None = None
+        self._ends = False
+        self._listening = asyncio.create_task(self._listen())
 
     @classmethod
     async def start(cls, settings: ServeSettings, threads: int) -> "Worker":
@@ -57,20 +61,40 @@ class Worker:
         self, head: dict[str, Any], parts: Sequence[Part] = (), patience: float | None = HANG_SECONDS
     ) -> Message:
         """What it answers; WorkerLost where it ends instead, or takes longer than `patience` seconds."""
+        self._coming = asyncio.get_running_loop().create_future()
         try:
+            if self._listening.done():
+                raise WorkerLost
             self._writer.writelines(packed(head, parts))
             async with asyncio.timeout(patience):
                 await self._writer.drain()
-                answer = await read_message(self._reader)
-        except (EOFError, OSError, TimeoutError):
+                answer = await self._coming
+        except (WorkerLost, OSError, TimeoutError):
             await self.end()
             raise WorkerLost from None
+        finally:
+            self._coming = None
         if "error" in answer.head:
             raise VitralError(answer.head["error"])
         return answer
 
+    async def _listen(self) -> None:
+        """Hand over what it says; and when it ends, be the first to know."""
+        try:
+            while True:
+                message = await read_message(self._reader)
+                if self._coming and not self._coming.done():
+                    self._coming.set_result(message)
+        except (EOFError, OSError):
+            if self._coming and not self._coming.done():
+                self._coming.set_exception(WorkerLost())
+            elif not self._ends:
+                self.when_lost()
+
     async def end(self) -> None:
         """End it, whatever it does."""
+        self._ends = True
         self._writer.close()
         self.process.kill()
         await asyncio.to_thread(self.process.wait)
+        await self._listening

@@ -62,10 +62,11 @@ class Question:
         if not self.started:
             self.refuse(LATE)
 
-    @property
     def waits(self) -> bool:
-        """Whether somebody still wants the answer."""
-        return not self.done.done() and not self.gone()
+        """Whether somebody still wants the answer; if not, it is done with."""
+        if self.gone():
+            self.refuse(LATE)
+        return not self.done.done()
 
 
 @dataclass(eq=False, slots=True)
@@ -104,7 +105,7 @@ class Queue:
         more, or is past its time, is left out."""
         while self._suspects:
             model, item = self._suspects.popleft()
-            if item.question.waits:
+            if item.question.waits():
                 return model, [item]
         for model in sorted(self._waiting, key=self._since):
             waiting = self._waiting[model]
@@ -112,7 +113,7 @@ class Queue:
             batch: list[Item] = []
             while waiting and len(batch) < share:
                 item = waiting.popleft()
-                if item.question.waits:
+                if item.question.waits():
                     item.question.started = True
                     batch.append(item)
             if batch:

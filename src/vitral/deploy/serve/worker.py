@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitral.classifier import Classifier
-from vitral.data.decode import describe
+from vitral.data.decode import size_of
 from vitral.deploy.serve.facts import ModelFacts
 from vitral.deploy.serve.looking import Looking, methods_of
 from vitral.deploy.serve.messages import Message, Part, next_message, write_message
@@ -51,7 +52,8 @@ class Models:
     def _load(self, source: str, threads: int) -> Classifier:
         if Path(source).suffix.lower() in GRAPHS:
             return Classifier(GraphModel.read(Path(source), self.settings.device, threads))
-        return Classifier.load(source, self.settings.code, self.settings.device)
+        # A copy in memory: weights are mapped from their file, and who writes over that would end this process.
+        return deepcopy(Classifier.load(source, self.settings.code, self.settings.device))
 
     def facts(self) -> list[dict[str, Any]]:
         """What the front has to know of each, once it has answered."""
@@ -65,6 +67,7 @@ class Models:
         return ModelFacts(
             name=name,
             runtime=f"torch {torch.__version__}" if isinstance(one.inference, Inference) else one.inference.runtime,
+            identity=one.inference.identity,
             channels=channels,
             image_size=size,
             targets=one.targets,
@@ -102,10 +105,9 @@ class Models:
     def _picture(self, one: Classifier, content: bytes) -> Pixels | str:
         most = self.settings.most_megapixels
         try:
-            facts = describe(content)
-            if facts.width * facts.height > most * 10**6:
-                size = f"{facts.width:,} × {facts.height:,}"
-                return f"The picture has {size} pixels, and more than {most} million are not opened here."
+            width, height = size_of(content) or (0, 0)
+            if width * height > most * 10**6:
+                return f"The picture has {width:,} × {height:,} pixels: more than {most} million are not opened here."
             return one.preprocess.resized(content)
         except DataError as error:
             return str(error)
