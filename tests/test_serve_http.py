@@ -2,11 +2,15 @@
 
 import base64
 import json
+import shutil
 import socket
 import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,7 @@ import pytest
 from PIL import Image
 
 from serving import Serving, digits, png, same
+from test_docs import code_blocks
 from vitral import Classifier, Run
 from vitral.deploy.serve.settings import MOST_HEAD
 
@@ -203,6 +208,43 @@ def test_a_body_is_cut_off_where_it_is_too_long(server: Serving) -> None:
     )
     assert told.startswith(b"HTTP/1.1 413")
     assert b"vitral_held_bytes 0.0" in server.ask("GET", "/metrics").content
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("language", "command"),
+    [("bash", ["bash", "-ec"]), ("js", ["node", "--input-type=module", "-e"]), ("python", ["-c"])],
+)
+def test_the_examples_of_the_guide_give_the_models_answer(
+    server: Serving, expected: list[dict[str, Any]], tmp_path: Path, language: str, command: list[str]
+) -> None:
+    program = [sys.executable, *command] if language == "python" else command
+    if not shutil.which(program[0]):
+        pytest.skip(f"there is no {program[0]}")
+    (tmp_path / "seven.png").write_bytes(PICTURES[7])
+    [code] = code_blocks("serve.md", language)
+    code = code.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")
+    done = subprocess.run([*program, code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    if language == "bash":
+        first, second = map(json.loads, done.stdout.replace("][", "]\n[").splitlines())
+        assert [first[0]["label"], *(one["label"] for one in second)] == 3 * [expected[7]["label"]]
+        with Image.open(tmp_path / "where.png") as image:
+            assert image.format == "PNG"
+    else:
+        assert done.stdout.split() == [expected[7]["label"], f"{expected[7]['probability']:.3f}"]
+
+
+@pytest.mark.slow
+def test_the_client_of_triton_is_content(server: Serving, trained: Run) -> None:
+    """Its calls as they are, in a process of its own: it brings gevent."""
+    classifier = Classifier.load(trained.folder)
+    pixels = np.stack([classifier.preprocess.resized(one) for one in PICTURES])
+    values, _ = classifier.inference.answers(pixels)
+    given = json.dumps({"url": f"127.0.0.1:{server.port}", "pixels": pixels.tolist(), "values": values.tolist()})
+    script = Path(__file__).parent / "ask_triton.py"
+    done = subprocess.run([sys.executable, script], input=given, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "content\n"), done.stderr
 
 
 def test_nothing_that_was_asked_stands_in_the_log(server: Serving) -> None:

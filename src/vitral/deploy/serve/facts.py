@@ -13,8 +13,8 @@ from vitral.targets import Target
 class ModelFacts(Settings):
     """A model as a worker describes it.
 
-    >>> facts = ModelFacts(name="pets", runtime="torch", identity="1", channels=3, image_size=(8, 8), thresholds=(0.5, 0.5),
-    ...     margins=(0, 0), targets=(Target(names=("cat", "dog")),), has_distance=False)
+    >>> facts = ModelFacts(name="pets", runtime="torch", identity="1", channels=3, image_size=(8, 8),
+    ...     thresholds=(0.5, 0.5), margins=(0, 0), targets=(Target(names=("cat", "dog")),), has_distance=False)
     >>> facts.prediction(np.array([0.25, 0.75]), None).label
     'dog'
     """

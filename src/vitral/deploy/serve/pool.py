@@ -16,10 +16,11 @@ from vitral.deploy.serve.facts import ModelFacts
 from vitral.deploy.serve.messages import Message
 from vitral.deploy.serve.process import Worker, WorkerLost
 from vitral.deploy.serve.questions import LATE, Answer, Item, Question, Queue, Refusal
-from vitral.deploy.serve.settings import HANG_SECONDS, ServeSettings
+from vitral.deploy.serve.settings import HANG_SECONDS, PER_BATCH, ServeSettings
 from vitral.errors import VitralError
 
 MOST_DEATHS = 2  # of workers that had one picture
+BATCH_SHARE = 0.25  # of the deadline that a batch may take
 REMEMBERED = 1_000  # pictures that ended workers
 SLOWEST_START = 30.0  # seconds between two tries to start a worker that does not
 
@@ -44,6 +45,7 @@ class Pool:
         self._deadly: OrderedDict[str, None] = OrderedDict()
         self._looking: asyncio.Task[Worker] | None = None
         self._look_lock = asyncio.Lock()
+        self._asked = 0  # pictures that workers have
         self._scheduled = self._ended = False
         for worker in workers:
             self._add(worker)
@@ -121,7 +123,7 @@ class Pool:
                 503, "All workers have ended, and new ones are being started. Ask again later.", retry_after=2
             )
         ahead = len(self.queue)
-        wait = (ahead + pictures) * self._seconds / len(self.workers)
+        wait = (ahead + pictures + self._asked / 2) * self._seconds / len(self.workers)
         late = ahead and asyncio.get_running_loop().time() + wait > expires
         if late or ahead + pictures > self.settings.queue:
             raise Refusal(
@@ -136,8 +138,14 @@ class Pool:
 
     def _dispatch(self) -> None:
         self._scheduled = False
-        while self._idle and (taken := self.queue.take(len(self.workers))):
+        while self._idle and (taken := self.queue.take(len(self.workers), self._most)):
             self._spawn(self._run(self._idle.pop(), *taken), self._running)
+
+    @property
+    def _most(self) -> int:
+        """Pictures in a batch: so few that those behind it come to their turn in time."""
+        fits = int(BATCH_SHARE * self.settings.deadline / self._seconds) if self._seconds else PER_BATCH
+        return min(max(1, fits), PER_BATCH)
 
     def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
         task = asyncio.create_task(work)
@@ -146,6 +154,7 @@ class Pool:
 
     async def _run(self, worker: Worker, model: str, items: list[Item]) -> None:
         started_at = asyncio.get_running_loop().time()
+        self._asked += len(items)
         kinds = "".join(item.kind for item in items)
         try:
             answer = await worker.ask(
@@ -159,6 +168,8 @@ class Pool:
                 item.question.refuse(Refusal(422, str(error)))
         else:
             self._give(items, answer, self.models[model])
+        finally:
+            self._asked -= len(items)
         seconds = asyncio.get_running_loop().time() - started_at
         self._seconds = 0.9 * self._seconds + 0.1 * seconds / len(items) if self._seconds else seconds / len(items)
         self.batches(model, len(items), seconds)

@@ -100,16 +100,16 @@ class Queue:
         """Those that a worker had when it ended."""
         self._suspects.extend((model, item) for item in items)
 
-    def take(self, workers: int) -> tuple[str, list[Item]] | None:
-        """A batch for a worker that is free: its share of what waits, at most PER_BATCH. What nobody waits for any
-        more, or is past its time, is left out."""
+    def take(self, workers: int, most: int = PER_BATCH) -> tuple[str, list[Item]] | None:
+        """A batch for a worker that is free: its share of what waits, and no more than `most`. What nobody waits
+        for any more, or is past its time, is left out."""
         while self._suspects:
             model, item = self._suspects.popleft()
             if item.question.waits():
                 return model, [item]
         for model in sorted(self._waiting, key=self._since):
             waiting = self._waiting[model]
-            share = min(PER_BATCH, -(-len(waiting) // workers))
+            share = min(most, -(-len(waiting) // workers))
             batch: list[Item] = []
             while waiting and len(batch) < share:
                 item = waiting.popleft()
