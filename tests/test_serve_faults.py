@@ -6,6 +6,8 @@ import random
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack
@@ -229,6 +231,19 @@ def test_a_thousand_idle_connections_are_no_burden(server: Serving) -> None:
             while one.recv(65_536):
                 pass
     assert server.predict(PICTURES[0]).status == 200
+
+
+def test_whatever_the_description_allows_is_answered_as_it_says(server: Serving) -> None:
+    """2,000 requests that schemathesis makes of /openapi.json: no 5xx, no status that is not described."""
+    program = shutil.which("schemathesis") or shutil.which("schemathesis", path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip("schemathesis is not installed: pip install schemathesis")
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    address = f"http://127.0.0.1:{server.port}/openapi.json"
+    command = [program, "run", address, "--checks", checks, "--max-examples", "350", "--seed", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stdout
+    assert not any("Traceback" in line for line in server.lines)
 
 
 def damaged(content: bytes, chance: random.Random) -> bytes:

@@ -53,7 +53,8 @@ async def _serve(settings: ServeSettings, listener: socket.socket, tell: Tell) -
         timeout_keep_alive=int(IDLE_SECONDS),
         backlog=2_048,
     )
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # else nonsense from the net would fill the log
+    for library in ("uvicorn.error", "python_multipart"):  # else nonsense from the net would fill the log
+        logging.getLogger(library).setLevel(logging.CRITICAL)
     server = _Server(config)
     loop, takeover = asyncio.get_running_loop(), _Takeover(service)
 
