@@ -194,7 +194,7 @@ class Client:
 
 def request(picture: bytes, *headers: str) -> bytes:
     """As it goes over the wire."""
-    lines = ("POST /predict?top=100 HTTP/1.1", "Host: x", "Content-Type: image/png", *headers)
+    lines = ("POST /predict?top=100 HTTP/1.1", "Host: 127.0.0.1", "Content-Type: image/png", *headers)
     return "\r\n".join([*lines, f"Content-Length: {len(picture)}", "", ""]).encode() + picture
 
 

@@ -224,7 +224,7 @@ def test_a_thousand_idle_connections_are_no_burden(server: Serving) -> None:
         for one in idle[::3]:
             one.sendall(b"POST /predict HTTP/1.1\r\nHost:")
         for one in idle[1::3]:
-            one.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nbegun")
+            one.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nbegun")
         assert server.predict(PICTURES[0]).status == 200
         for one in idle[:2]:  # those that begin and do not go on are dropped
             one.settimeout(120)

@@ -130,6 +130,8 @@ def test_a_page_of_somebody_else_is_refused(server: Serving) -> None:
     assert server.predict(PICTURES[0], Origin="http://evil.example").status == 403
     assert server.predict(PICTURES[0], Origin="null").status == 403
     assert server.predict(PICTURES[0], Origin=f"http://127.0.0.1:{server.port}").status == 200
+    for host in ("evil.example", "127.0.0.1.evil.example:80", "0.0.0.0", ""):  # a name that was made to lead here
+        assert "this machine" in server.ask("GET", "/glass/digits/api/model", Host=host).error
 
 
 def bomb(side: int) -> bytes:
@@ -193,18 +195,19 @@ def raw(server: Serving, content: bytes) -> bytes:
     ],
 )
 def test_headers_that_cannot_be_are_refused(server: Serving, head: str) -> None:
-    told = raw(server, f"POST /predict HTTP/1.1\r\nHost: x\r\n{head}\r\n\r\n".encode())
+    told = raw(server, f"POST /predict HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode())
     assert told.startswith((b"HTTP/1.1 400", b"HTTP/1.1 413"))
     assert server.predict(PICTURES[0]).status == 200
 
 
 def test_a_body_is_cut_off_where_it_is_too_long(server: Serving) -> None:
     """It says so in advance, or it only goes on and on."""
-    told = raw(server, b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 99000000\r\n\r\nbegun")
+    told = raw(server, b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99000000\r\n\r\nbegun")
     assert told.startswith(b"HTTP/1.1 413") and b"more than 32 MB" in told
     chunk = b"100000\r\n" + b"\0" * 2**20 + b"\r\n"
     told = raw(
-        server, b"POST /predict HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + 34 * chunk + b"0\r\n\r\n"
+        server,
+        b"POST /predict HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + 34 * chunk + b"0\r\n\r\n",
     )
     assert told.startswith(b"HTTP/1.1 413")
     assert b"vitral_held_bytes 0.0" in server.ask("GET", "/metrics").content

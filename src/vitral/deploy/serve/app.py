@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from vitral.deploy.serve.bodies import pictures_of, read_body
 from vitral.deploy.serve.facts import ModelFacts
-from vitral.deploy.serve.guard import check_origin, check_token
+from vitral.deploy.serve.guard import check_host, check_origin, check_token
 from vitral.deploy.serve.openapi import STYLE, openapi, page
 from vitral.deploy.serve.options import Options
 from vitral.deploy.serve.questions import Refusal
@@ -64,6 +64,7 @@ def app_of(service: Service) -> Starlette:
 
 def _answered(service: Service, path: str, handler: Handler) -> Handler:
     """The handler behind the checks that are the same for all, with sentences for what goes wrong."""
+    settings = service.settings
     is_open = path.startswith("/v2/health")  # for those who look whether it lives
 
     async def answer(request: Request) -> Response:
@@ -71,7 +72,9 @@ def _answered(service: Service, path: str, handler: Handler) -> Handler:
         try:
             check_origin(request)
             if not is_open:
-                check_token(request, service.settings.tokens)
+                check_token(request, settings.tokens)
+            if settings.is_local and not settings.tokens:
+                check_host(request)
             response = await handler(request)
         except Refusal as refusal:
             response = refused(refusal)
@@ -79,7 +82,7 @@ def _answered(service: Service, path: str, handler: Handler) -> Handler:
             service.tell("".join(traceback.format_exc()).rstrip())
             response = refused(Refusal(500, "Something went wrong here; the log has the details."))
         service.metrics.count(path, response.status_code, time.perf_counter() - started_at)
-        if service.settings.log == "requests":
+        if settings.log == "requests":
             service.tell(f"{request.method} {path} {response.status_code}")
         return response
 

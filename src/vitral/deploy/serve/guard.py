@@ -2,6 +2,7 @@
 
 import base64
 import hmac
+import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -15,6 +16,13 @@ def check_origin(request: Request) -> None:
     origin = request.headers.get("origin")
     if origin is not None and _place(origin) != request.headers.get("host"):
         raise Refusal(403, "Another page asked, and only programs and the pages of this server are answered.")
+
+
+def check_host(request: Request) -> None:
+    """A server for this machine is asked by its name here: a name in the net can be made to lead here too, so that a
+    page of a stranger would be of the same origin."""
+    if not re.fullmatch(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", request.headers.get("host", "")):
+        raise Refusal(403, "This server is for this machine: call it 127.0.0.1 or localhost, or give it a token.")
 
 
 def check_token(request: Request, tokens: Sequence[str]) -> None:
