@@ -20,26 +20,11 @@ from typing import Any, Self
 import numpy as np
 from PIL import Image
 
+from test_glass import Reply
 from vitral.data.config import Data
 from vitral.data.sources import open_source
 
 PATIENCE = 120  # seconds: machines are shared
-
-
-class Reply:
-    """What came back."""
-
-    def __init__(self, answer: http.client.HTTPResponse) -> None:
-        self.status, self.headers, self.content = answer.status, answer.headers, answer.read()
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.content)
-
-    @property
-    def error(self) -> str:
-        assert self.status >= 400, self.content
-        return str(self.json["error"])
 
 
 class Serving:

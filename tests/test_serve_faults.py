@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from conftest import quick_digits
-from serving import Client, Reply, Serving, digits, png, read_reply, request
+from serving import Client, Serving, digits, png, read_reply, request
+from test_glass import Reply
 from vitral import Classifier, Run, train
 
 pytestmark = pytest.mark.slow

@@ -4,10 +4,8 @@ import base64
 import json
 import shutil
 import socket
-import struct
 import subprocess
 import sys
-import zlib
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -19,6 +17,7 @@ from PIL import Image
 
 from serving import Serving, digits, png, same
 from test_docs import code_blocks
+from test_glass import bomb
 from vitral import Classifier, Run
 from vitral.deploy.serve.settings import MOST_HEAD
 
@@ -64,7 +63,7 @@ def test_tensors_are_answered_as_json_and_as_bytes(
 ) -> None:
     classifier = Classifier.load(trained.folder)
     pixels = np.stack([classifier.preprocess.resized(one) for one in PICTURES])
-    head = {"name": "pixels", "datatype": "UINT8", "shape": list(pixels.shape)}
+    head: dict[str, Any] = {"name": "pixels", "datatype": "UINT8", "shape": list(pixels.shape)}
     asked = {"inputs": [{**head, "data": pixels.ravel().tolist()}], "id": "seven"}
     said = server.ask("POST", "/v2/models/digits/infer", json.dumps(asked)).json
     outputs = {one["name"]: one for one in said["outputs"]}
@@ -132,16 +131,6 @@ def test_a_page_of_somebody_else_is_refused(server: Serving) -> None:
     assert server.predict(PICTURES[0], Origin=f"http://127.0.0.1:{server.port}").status == 200
     for host in ("evil.example", "127.0.0.1.evil.example:80", "0.0.0.0", ""):  # a name that was made to lead here
         assert "this machine" in server.ask("GET", "/glass/digits/api/model", Host=host).error
-
-
-def bomb(side: int) -> bytes:
-    """A few bytes that say they are a picture of so many pixels a side."""
-
-    def chunk(kind: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-
-    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ async def _predict(service: Service, request: Request) -> Response:
     service.facts(options.model)
     service.pool.check_room()  # before the pictures are sent
     with service.room.hold() as take:
-        content = await read_body(request, take)
+        content = await read_body(request, take, service.settings.most_bytes)
         pictures = pictures_of(content, request.headers.get("content-type", ""))
         pool, facts = service.pool, service.facts(options.model)
         if options.map:
@@ -163,7 +163,7 @@ async def _glass(service: Service, request: Request) -> Response:
     if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and path:
         raise Refusal(403, "Another page asked, and only the pages of this server are answered.")
     with service.room.hold() as take:
-        content = await read_body(request, take)
+        content = await read_body(request, take, service.settings.most_bytes)
         head = {"kind": "glass", "model": facts.name, "method": request.method, "path": f"/{path}?{request.url.query}"}
         answer = await service.pool.look(head, content, service.expires(None))
     body = b"".join(bytes(part) for part in answer.parts)

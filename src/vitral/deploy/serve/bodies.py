@@ -38,7 +38,7 @@ class Room:
         def take(count: int) -> None:
             nonlocal mine
             if mine + count > self.most_of_one:
-                raise Refusal(413, f"The request has more than {self.most_of_one // 2**20} MB. Send less at once.")
+                raise too_large(self.most_of_one)
             if self.held + count > self.most:
                 raise Refusal(429, "Too much is being sent at once. Ask again later.", retry_after=1)
             self.held += count
@@ -50,12 +50,11 @@ class Room:
             self.held -= mine
 
 
-async def read_body(request: Request, take: Callable[[int], None]) -> bytes:
-    """All of the body, if there is room for it."""
-    length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > 0:
-        take(int(length))  # before anything is read
-        take = _nothing
+async def read_body(request: Request, take: Callable[[int], None], most: int) -> bytes:
+    """All of the body, if there is room for it. What is only announced takes none: a few who announce much and send
+    nothing would keep the others out."""
+    if int(request.headers.get("content-length", "0")) > most:
+        raise too_large(most)  # before anything is read
     if request.headers.get("content-encoding", "identity") != "identity":
         raise Refusal(415, "A compressed body is not taken: pictures are compressed already.")
     pieces = []
@@ -68,8 +67,8 @@ async def read_body(request: Request, take: Callable[[int], None]) -> bytes:
     return b"".join(pieces)
 
 
-def _nothing(count: int) -> None:
-    """What was said in advance is held already."""
+def too_large(most: int) -> Refusal:
+    return Refusal(413, f"The request has more than {most // 2**20} MB. Send less at once.")
 
 
 def pictures_of(content: bytes, content_type: str) -> list[Named]:

@@ -114,9 +114,8 @@ def _listen(settings: ServeSettings) -> socket.socket:
         [(family, _, _, _, address), *_] = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)
         listener = socket.create_server(address, family=family, backlog=2_048)
     except OSError as error:
-        raise RecipeError(
-            f"{settings.host}:{settings.port} cannot be had ({error.strerror}). Choose another with --port or --host."
-        ) from None
+        place, reason = f"{settings.host}:{settings.port}", str(error.strerror).partition(" (")[0]
+        raise RecipeError(f"{place} cannot be had ({reason}). Choose another with --port or --host.") from None
     # Else the body of an answer waits 40 ms for the head to be acknowledged.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener

@@ -230,7 +230,9 @@ class Pool:
             if worker.models != tuple(self.models.values()):
                 self.tell("A new worker has found other models than the old ones: all take them over.")
                 await worker.end()
-                return self.when_changed()
+                self.when_changed()
+                await asyncio.sleep(SLOWEST_START)  # by then this pool has ended, or the others are no good
+                continue
             self.restarts += 1
             self._add(worker)
             return self._dispatch()

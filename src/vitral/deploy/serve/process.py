@@ -38,7 +38,8 @@ class Worker:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "vitral.deploy.serve.worker", str(theirs.fileno())],
+                # -P: what lies in this folder is not imported.
+                [sys.executable, "-P", "-m", "vitral.deploy.serve.worker", str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,

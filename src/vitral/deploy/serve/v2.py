@@ -47,7 +47,7 @@ class V2:
         service = self.service
         service.pool.check_room()
         with service.room.hold() as take:
-            content = await read_body(request, take)
+            content = await read_body(request, take, service.settings.most_bytes)
             asked = read_request(content, request.headers.get("inference-header-content-length"))
             pool, facts = service.pool, self._facts(request)
             pictures = _pictures_of(asked, facts)
