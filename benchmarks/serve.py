@@ -111,8 +111,8 @@ class Server:
     def load(self, clients: int, seconds: float, folder: str) -> dict[str, Any]:
         """What a process of its own makes of it."""
         busy = self._busy()
-        # In a session of its own, as each server is and as all plain loops together are: a busy Linux gives each session
-        # the same share of the machine, however many processes it has.
+        # In a session of its own, as each server is and as all plain loops together are: a busy Linux gives each
+        # session the same share of the machine, however many processes it has.
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "start_new_session": True}
         done = this("load", self.port, clients, seconds, folder, **pipes)
         found: dict[str, Any] = json.loads(done.communicate(timeout=seconds + 120)[0])
