@@ -266,7 +266,7 @@ def draw(results: dict[str, Any]) -> None:
         axis.axhline(statistics.median(rates), color="grey", linestyle="--", label="plain loop")
         axis.set(title=name, xticks=[0.2, 1.2, 2.2], xticklabels=CLIENTS, xlabel="clients")
     axes[0][0].set_ylabel("pictures a second")
-    axes[0][0].legend()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     figure.savefig(OUT / "load.png", dpi=150)
 
 

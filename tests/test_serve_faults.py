@@ -234,7 +234,7 @@ def test_a_thousand_idle_connections_are_no_burden(server: Serving) -> None:
     assert server.predict(PICTURES[0]).status == 200
 
 
-def test_whatever_the_description_allows_is_answered_as_it_says(server: Serving) -> None:
+def test_whatever_the_description_allows_is_answered_as_it_says(server: Serving, tmp_path: Path) -> None:
     """2,000 requests that schemathesis makes of /openapi.json: no 5xx, no status that is not described."""
     program = shutil.which("schemathesis") or shutil.which("schemathesis", path=str(Path(sys.executable).parent))
     if program is None:
@@ -242,7 +242,7 @@ def test_whatever_the_description_allows_is_answered_as_it_says(server: Serving)
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
     address = f"http://127.0.0.1:{server.port}/openapi.json"
     command = [program, "run", address, "--checks", checks, "--max-examples", "350", "--seed", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stdout
     assert not any("Traceback" in line for line in server.lines)
 
