@@ -25,7 +25,8 @@ from PIL import Image
 from conftest import FIXTURES
 from vitral import Classifier, DataError, Preprocess, RecipeError, Run, ViT, ViTConfig
 from vitral.look import inspected_model
-from vitral.look.glass.server import MODULES, MOST_BYTES, PAGE, Glass, Handler
+from vitral.look.glass.answers import MODULES, MOST_BYTES, PAGE
+from vitral.look.glass.server import Glass, Handler
 from vitral.look.glass.shelf import MOST_UPLOADS, Shelf, ShelfPicture, examples
 from vitral.look.inspected_model import InspectedModel
 from vitral.look.maps import attention_maps

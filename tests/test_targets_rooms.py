@@ -342,7 +342,7 @@ def test_the_glass_shows_each_label_and_calls_it_so(run: Run, kind: str) -> None
         return
     with Glass.open(run.folder) as glass:
         assert glass.inspected.page_facts()["output"] == "label" and glass.inspected.page_facts()["classes"] == 3
-        pixels = glass.shelf[0].pixels
+        pixels = glass.answers.shelf[0].pixels
         answer = glass.inspected.answer(pixels)
         assert answer is not None and isinstance(answer.prediction, LabelsPrediction)
         assert [TAGS.names[row] for row in answer.top(3)] == [name for name, _ in answer.prediction.probabilities]

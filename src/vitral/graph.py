@@ -92,11 +92,12 @@ class GraphModel:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, path: Path, device: str = "cpu") -> Self:
-        """What Vitral wrote: an ONNX file, in onnxruntime; a folder that ends in .openvino, in OpenVINO."""
+    def read(cls, path: Path, device: str = "cpu", threads: int = 0) -> Self:
+        """What Vitral wrote: an ONNX file, in onnxruntime; a folder that ends in .openvino, in OpenVINO. `threads` of
+        the processor compute; 0: as many as the runtime likes."""
         if path.suffix == OPENVINO:
-            return cls(*_open_in_openvino(path, device))
-        return cls(*_open_in_onnxruntime(path, device))
+            return cls(*_open_in_openvino(path, device, threads))
+        return cls(*_open_in_onnxruntime(path, device, threads))
 
     @property
     def preprocess(self) -> Preprocess:
@@ -140,10 +141,10 @@ class GraphModel:
 Opened = tuple[GraphHeader, Callable[[Pixels], Arrays], str]
 
 
-def _open_in_onnxruntime(path: Path, device: str) -> Opened:
+def _open_in_onnxruntime(path: Path, device: str, threads: int) -> Opened:
     if not path.is_file():
         raise WeightsError(f"There is no file {path}.")
-    session = _session(path, device)
+    session = _session(path, device, threads)
     text = session.get_modelmeta().custom_metadata_map.get("vitral")
     given, names = session.get_inputs()[0], [output.name for output in session.get_outputs()]
     takes = (given.name, given.type == "tensor(uint8)", given.shape[1:])
@@ -155,7 +156,7 @@ def _open_in_onnxruntime(path: Path, device: str) -> Opened:
     return header, run, f"onnxruntime {version('onnxruntime')}"
 
 
-def _session(path: Path, device: str) -> Any:
+def _session(path: Path, device: str, threads: int) -> Any:
     """The file, open in onnxruntime on this device."""
     try:
         import onnxruntime
@@ -167,6 +168,7 @@ def _session(path: Path, device: str) -> Any:
     if kind not in here:
         raise RecipeError(f"The device is {device}, and onnxruntime runs {path.name} here on: {', '.join(here)}.")
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
     options.log_severity_level = 4  # what is wrong it raises, too
     try:
         return onnxruntime.InferenceSession(str(path), options, providers=[providers[kind]])
@@ -175,7 +177,7 @@ def _session(path: Path, device: str) -> Any:
         raise WeightsError(f"{path} is damaged, or is no ONNX file that onnxruntime runs ({reason}).") from None
 
 
-def _open_in_openvino(path: Path, device: str) -> Opened:
+def _open_in_openvino(path: Path, device: str, threads: int) -> Opened:
     if not (path / "model.xml").is_file():
         raise WeightsError(f"There is no folder {path} with a model.xml.")
     core = import_openvino(path).Core()
@@ -190,7 +192,8 @@ def _open_in_openvino(path: Path, device: str) -> Opened:
         header = _header(path, text, takes, names)
         # Unless it is told so, OpenVINO computes in bfloat16 where the processor can, which nobody has asked for.
         hint = "bf16" if header.reduced and header.reduced.precision == "bfloat16" else "f32"
-        compiled = core.compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": hint})
+        choices = {"INFERENCE_PRECISION_HINT": hint, **({"INFERENCE_NUM_THREADS": threads} if threads else {})}
+        compiled = core.compile_model(graph, "CPU", choices)
     except RuntimeError as error:
         reason = str(error).strip().splitlines()[-1]
         raise WeightsError(f"{path} is damaged, or is nothing that OpenVINO runs ({reason}).") from None

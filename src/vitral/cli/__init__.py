@@ -26,6 +26,7 @@ COMMANDS = {
     "glass": "Open a page in which one sees into a model: its attention, and what patches are worth.",
     "convert": "Write weights as transformers, timm, torchvision or Google have them.",
     "export": "Write a model as one file that runs without Vitral, once it has given the same answers.",
+    "serve": "Answer over HTTP what pictures show, to programs and to clients of Triton and KServe.",
     "check": "Look at every picture before anyone trains, and say what is wrong.",
     "pack": "Decode pictures once before training, or write them as shards, for sets larger than a disk.",
     "probe": "Say whether a backbone is good for your pictures, without training it.",

@@ -20,35 +20,35 @@ async function ask(path, options = {}) {
 
 const askJSON = async (path, options) => heard((await ask(path, options)).json());
 
-export const askModel = () => askJSON("/api/model");
+export const askModel = () => askJSON("api/model");
 
-export const askPicture = (number) => askJSON(`/api/pictures/${number}`);
+export const askPicture = (number) => askJSON(`api/pictures/${number}`);
 
-export const addressOf = (number) => `/api/pictures/${number}.png`;
+export const addressOf = (number) => `api/pictures/${number}.png`;
 
 /** Hand a file over; what comes back is a picture with a number. */
 export async function handOver(file, mostBytes) {
   if (file.size > mostBytes) {
     throw new Error(`${file.name} has more than ${mostBytes / 2 ** 20} MB. Make it smaller, and try again.`);
   }
-  return askJSON("/api/pictures", { method: "POST", body: file });
+  return askJSON("api/pictures", { method: "POST", body: file });
 }
 
 /** What the model says without these patches. */
 export async function askWithout(number, off) {
-  return (await askJSON(`/api/pictures/${number}/answer`, { method: "POST", body: JSON.stringify({ off }) })).answer;
+  return (await askJSON(`api/pictures/${number}/answer`, { method: "POST", body: JSON.stringify({ off }) })).answer;
 }
 
 /** A map over the patches by a method; for a class, where `label` is one. */
 export async function askReading(number, method, label = null) {
   const query = label === null ? "" : `?class=${label}`;
-  const answer = await ask(`/api/pictures/${number}/readings/${method}${query}`);
+  const answer = await ask(`api/pictures/${number}/readings/${method}${query}`);
   return new Float32Array(await heard(answer.arrayBuffer()));
 }
 
 /** All attention of a picture, block after block; `arrived` is told how many bytes are there. */
 export async function askMaps(number, maps, arrived, signal) {
-  const reader = (await ask(`/api/pictures/${number}/maps`, { signal })).body.getReader();
+  const reader = (await ask(`api/pictures/${number}/maps`, { signal })).body.getReader();
   let at = 0;
   for (;;) {
     const { done, value } = await heard(reader.read());

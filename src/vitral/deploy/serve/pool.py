@@ -1,0 +1,308 @@
+"""Workers that share a queue: batches go to whoever is free, and what a lost worker had is asked again.
+
+A pool is one generation of models. To take over new ones is to open another pool, and to let this one finish.
+"""
+
+import asyncio
+import hashlib
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import numpy as np
+
+from vitral.deploy.serve.facts import ModelFacts
+from vitral.deploy.serve.messages import Message
+from vitral.deploy.serve.process import Worker, WorkerLost
+from vitral.deploy.serve.questions import LATE, Answer, Item, Question, Queue, Refusal
+from vitral.deploy.serve.settings import HANG_SECONDS, PER_BATCH, ServeSettings
+from vitral.errors import VitralError
+
+MOST_DEATHS = 2  # of workers that had one picture
+BATCH_SHARE = 0.25  # of the deadline that a batch may take
+REMEMBERED = 1_000  # pictures that ended workers
+SLOWEST_START = 30.0  # seconds between two tries to start a worker that does not
+
+Tell = Callable[[str], None]
+
+
+class Pool:
+    """Workers, their queue, and what they know. `Pool.open(settings, workers, threads, tell)` starts them."""
+
+    def __init__(self, settings: ServeSettings, threads: int, workers: Sequence[Worker], tell: Tell) -> None:
+        self.settings, self.threads, self.size, self.tell = settings, threads, len(workers), tell
+        self.models = {facts.name: facts for facts in workers[0].models}
+        self.queue = Queue(settings.queue)
+        self.workers: set[Worker] = set()
+        self.batches: Callable[[str, int, float], None] = _say_nothing  # is told of each: model, pictures, seconds
+        self.when_changed: Callable[[], None] = lambda: None  # is called when what was loaded is not there any more
+        self.restarts = 0
+        self._idle: list[Worker] = []
+        self._running: set[asyncio.Task[None]] = set()  # batches
+        self._replacing: set[asyncio.Task[None]] = set()
+        self._seconds = 0.0  # of a worker for a picture, the mean of late; 0: not known yet
+        self._deadly: OrderedDict[str, None] = OrderedDict()
+        self._looking: asyncio.Task[Worker] | None = None
+        self._look_lock = asyncio.Lock()
+        self._asked = 0  # pictures that workers have
+        self._scheduled = self._ended = False
+        for worker in workers:
+            self._add(worker)
+
+    def _add(self, worker: Worker) -> None:
+        worker.when_lost = lambda: self._lost_idle(worker)
+        self.workers.add(worker)
+        self._idle.append(worker)
+
+    def _lost_idle(self, worker: Worker) -> None:
+        self._idle.remove(worker)
+        self._spawn(self._bury(worker), self._replacing)
+
+    async def _bury(self, worker: Worker) -> None:
+        await worker.end()
+        self._lost(worker, "", [])
+
+    @classmethod
+    async def open(cls, settings: ServeSettings, workers: int, threads: int, tell: Tell) -> "Pool":
+        """So many workers, all of which have loaded the models and answered."""
+        started = await asyncio.gather(
+            *(Worker.start(settings, threads, core) for core in cores_of(workers, threads)), return_exceptions=True
+        )
+        running = [one for one in started if isinstance(one, Worker)]
+        for one in started:
+            if isinstance(one, BaseException):
+                await asyncio.gather(*(worker.end() for worker in running))
+                raise one
+        return cls(settings, threads, running, tell)
+
+    async def measure(self, seconds: float) -> float:
+        """Pictures a second of all workers together."""
+        answers = await asyncio.gather(
+            *(worker.ask({"kind": "measure", "seconds": seconds}) for worker in self.workers)
+        )
+        rate = sum(answer.head["rate"] for answer in answers)
+        self._seconds = len(self.workers) / rate
+        return rate
+
+    async def measure_one(self, seconds: float, threads: int) -> float:
+        """The same of one worker with so many threads, while the others rest."""
+        one, core = self._idle[0], self._idle[0].core
+        one.stay_on(None)
+        await one.ask({"kind": "threads", "threads": threads})
+        answer = await one.ask({"kind": "measure", "seconds": seconds})
+        one.stay_on(core)
+        await one.ask({"kind": "threads", "threads": self.threads})
+        return answer.head["rate"]
+
+    async def keep_one(self, threads: int) -> None:
+        """End all workers but one, which has so many threads."""
+        one, *others = self._idle
+        await asyncio.gather(*(worker.end() for worker in others))
+        one.stay_on(None)
+        await one.ask({"kind": "threads", "threads": threads})
+        self.workers, self._idle, self.size, self.threads = {one}, [one], 1, threads
+
+    async def ask(self, model: str, question: Question) -> list[Answer]:
+        """The answers to a question; a Refusal where the queue is full, or the time is over."""
+        self.check_room(len(question.items), question.expires)
+        if self._deadly:
+            for item in question.items:
+                self._check_deadly(item)
+        self.queue.put(model, question)
+        self._schedule()
+        timer = asyncio.get_running_loop().call_at(question.expires, question.expire)
+        try:
+            return await question.done
+        finally:
+            timer.cancel()
+
+    def check_room(self, pictures: int = 1, expires: float = math.inf) -> None:
+        """Refuse what could not be answered in time: now, and not after the client has waited."""
+        if pictures > self.settings.queue:
+            raise Refusal(413, f"{pictures:,} pictures at once are too many: {self.settings.queue:,} may wait here.")
+        if not self.workers:
+            raise Refusal(
+                503, "All workers have ended, and new ones are being started. Ask again later.", retry_after=2
+            )
+        ahead = len(self.queue)
+        wait = (ahead + pictures + self._asked / 2) * self._seconds / len(self.workers)
+        late = ahead and asyncio.get_running_loop().time() + wait > expires
+        if late or ahead + pictures > self.settings.queue:
+            raise Refusal(
+                429, "More is asked here than can be answered. Ask again later.", retry_after=max(1, math.ceil(wait))
+            )
+
+    def _schedule(self) -> None:
+        """What comes in the same moment is one batch."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._scheduled = False
+        while self._idle and (taken := self.queue.take(len(self.workers), self._most)):
+            self._spawn(self._run(self._idle.pop(0), *taken), self._running)  # the one that has rested longest
+
+    @property
+    def _most(self) -> int:
+        """Pictures in a batch: so few that those behind it come to their turn in time."""
+        fits = int(BATCH_SHARE * self.settings.deadline / self._seconds) if self._seconds else PER_BATCH
+        return min(max(1, fits), PER_BATCH)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+        task = asyncio.create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def _run(self, worker: Worker, model: str, items: list[Item]) -> None:
+        started_at = asyncio.get_running_loop().time()
+        self._asked += len(items)
+        kinds = "".join(item.kind for item in items)
+        try:
+            answer = await worker.ask(
+                {"kind": "predict", "model": model, "kinds": kinds}, [item.content for item in items]
+            )
+        except WorkerLost:
+            self._lost(worker, model, items)
+            return
+        except VitralError as error:
+            for item in items:
+                item.question.refuse(Refusal(422, str(error)))
+        else:
+            self._give(items, answer, self.models[model])
+        finally:
+            self._asked -= len(items)
+        seconds = asyncio.get_running_loop().time() - started_at
+        self._seconds = 0.9 * self._seconds + 0.1 * seconds / len(items) if self._seconds else seconds / len(items)
+        self.batches(model, len(items), seconds)
+        self._idle.append(worker)
+        self._dispatch()
+
+    def _give(self, items: list[Item], answer: Message, facts: ModelFacts) -> None:
+        values = np.frombuffer(answer.parts[0], np.float32).reshape(len(items), facts.outputs)
+        distances = np.frombuffer(answer.parts[1], np.float32)
+        for item, row, distance, error in zip(items, values, distances.tolist(), answer.head["errors"], strict=True):
+            known = None if math.isnan(distance) else distance
+            item.question.answer(item.place, Answer(row, known, error))
+
+    def _lost(self, worker: Worker, model: str, items: list[Item]) -> None:
+        """What it had is asked again, each picture alone; one that has ended two workers is refused."""
+        self.workers.discard(worker)
+        again, now = [], asyncio.get_running_loop().time()
+        for item in items:
+            item.deaths += 1
+            if item.deaths >= MOST_DEATHS:
+                self._refuse_deadly(item)
+            elif item.question.expires < now:
+                item.question.refuse(LATE)
+            else:
+                item.question.started = False
+                again.append(item)
+        self.tell(f"A worker ended ({_how(worker)}), which had {len(items)} pictures; another one is being started.")
+        self.queue.put_back(model, again)
+        if not self._ended:
+            self._spawn(self._replace(worker.core), self._replacing)
+        self._schedule()
+
+    def _refuse_deadly(self, item: Item) -> None:
+        name = hashlib.sha256(item.content).hexdigest()
+        self._deadly[name] = None
+        if len(self._deadly) > REMEMBERED:
+            self._deadly.popitem(last=False)
+        self.tell(f"A picture ended {MOST_DEATHS} workers, and is refused from now on: its sha256 is {name}.")
+        item.question.refuse(_deadly(name))
+
+    def _check_deadly(self, item: Item) -> None:
+        if (name := hashlib.sha256(item.content).hexdigest()) in self._deadly:
+            raise _deadly(name)
+
+    async def _replace(self, core: int | None) -> None:
+        """Another worker, tried again and again, more and more seldom."""
+        wait = 0.5
+        while not self._ended:
+            try:
+                worker = await Worker.start(self.settings, self.threads, core)
+            except (VitralError, OSError) as error:
+                self.tell(f"A worker could not be started: {error} It is tried again in {wait:g} s.")
+                await asyncio.sleep(wait)
+                wait = min(2 * wait, SLOWEST_START)
+                continue
+            if self._ended:
+                return await worker.end()
+            if worker.models != tuple(self.models.values()):
+                self.tell("A new worker has found other models than the old ones: all take them over.")
+                await worker.end()
+                self.when_changed()
+                await asyncio.sleep(SLOWEST_START)  # by then this pool has ended, or the others are no good
+                continue
+            self.restarts += 1
+            self._add(worker)
+            return self._dispatch()
+
+    async def look(self, head: dict[str, Any], content: bytes, expires: float) -> Message:
+        """Maps and the glass: answered one after the other by a worker of their own, so that they hold no answer up. It
+        is started when somebody first asks."""
+        try:
+            async with asyncio.timeout_at(expires):
+                await self._look_lock.acquire()
+        except TimeoutError:
+            raise LATE from None
+        try:
+            if self._looking is None:
+                self._looking = asyncio.create_task(Worker.start(self.settings, 1))
+            worker = await asyncio.shield(self._looking)
+            return await worker.ask(head, [content])
+        except WorkerLost:
+            self._looking = None
+            raise Refusal(503, "The worker that draws maps has ended. Ask again.", retry_after=2) from None
+        except VitralError as error:
+            if self._looking and self._looking.done() and self._looking.exception():
+                self._looking = None  # it did not start
+            raise Refusal(422, str(error)) from None
+        finally:
+            self._look_lock.release()
+
+    async def finish(self) -> None:
+        """Answer what is there, and end the workers."""
+        until = asyncio.get_running_loop().time() + self.settings.deadline + HANG_SECONDS
+        while (self._running or (len(self.queue) and self.workers)) and asyncio.get_running_loop().time() < until:
+            self._schedule()
+            await asyncio.sleep(0.02)
+        await self.end()
+
+    async def end(self) -> None:
+        """End the workers at once."""
+        self._ended = True
+        self.queue.refuse_all(Refusal(503, "The server ends. Ask again later.", retry_after=5))
+        tasks = [*self._running, *self._replacing]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._looking:
+            [looking] = await asyncio.gather(self._looking, return_exceptions=True)
+            if isinstance(looking, Worker):
+                await looking.end()
+        await asyncio.gather(*(worker.end() for worker in self.workers))
+
+
+def cores_of(workers: int, threads: int) -> Sequence[int | None]:
+    """A core for each worker, where each has one thread and there are as many as cores; else none has its own."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return cores if threads == 1 and len(cores) == workers else [None] * workers
+
+
+def _say_nothing(model: str, pictures: int, seconds: float) -> None:
+    pass
+
+
+def _deadly(name: str) -> Refusal:
+    return Refusal(
+        422, f"This picture ended {MOST_DEATHS} workers, and is not asked about again. Its sha256 is {name}."
+    )
+
+
+def _how(worker: Worker) -> str:
+    code = worker.process.returncode
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,110 @@
+"""A worker as the front sees it: a process, and a socket to it."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vitral.deploy.serve.facts import ModelFacts
+from vitral.deploy.serve.messages import Message, Part, packed, read_message
+from vitral.deploy.serve.settings import HANG_SECONDS, ServeSettings
+from vitral.errors import VitralError
+
+
+class WorkerLost(Exception):
+    """The process has ended, or was ended as it hung."""
+
+
+class Worker:
+    """A process that answers one message at a time."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.process = process
+        self.models: tuple[ModelFacts, ...] = ()
+        self.core: int | None = None
+        self.when_lost: Callable[[], None] = lambda: None  # is called when it ends while nothing is asked of it
+        self._reader, self._writer = reader, writer
+        self._coming: asyncio.Future[Message] | None = None
+        self._ends = False
+        self._listening = asyncio.create_task(self._listen())
+
+    @classmethod
+    async def start(cls, settings: ServeSettings, threads: int, core: int | None = None) -> "Worker":
+        """A process that has loaded its models and tried them; what it cannot load is a VitralError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                # -P: what lies in this folder is not imported.
+                [sys.executable, "-P", "-m", "vitral.deploy.serve.worker", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,
+                # Before torch is loaded: what it starts later would take all cores.
+                env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            )
+        worker = cls(process, *await asyncio.open_unix_connection(sock=ours))
+        worker.stay_on(core)
+        hello = {"settings": settings.model_copy(update={"tokens": ()}).write(), "threads": threads}
+        try:
+            head, _ = await worker.ask(hello, patience=None)
+        except WorkerLost:
+            raise VitralError("A worker ended while it loaded the model.") from None
+        except VitralError:
+            await worker.end()
+            raise
+        worker.models = tuple(ModelFacts.read(one) for one in head["models"])
+        return worker
+
+    def stay_on(self, core: int | None) -> None:
+        """Keep it on one core; None: on any. Who wakes a process over a socket draws it to its own core, and so two
+        workers would share one while another had nothing to do."""
+        self.core = core
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(self.process.pid, os.sched_getaffinity(0) if core is None else {core})
+
+    async def ask(
+        self, head: dict[str, Any], parts: Sequence[Part] = (), patience: float | None = HANG_SECONDS
+    ) -> Message:
+        """What it answers; WorkerLost where it ends instead, or takes longer than `patience` seconds."""
+        self._coming = asyncio.get_running_loop().create_future()
+        try:
+            if self._listening.done():
+                raise WorkerLost
+            self._writer.writelines(packed(head, parts))
+            async with asyncio.timeout(patience):
+                await self._writer.drain()
+                answer = await self._coming
+        except (WorkerLost, OSError, TimeoutError):
+            await self.end()
+            raise WorkerLost from None
+        finally:
+            self._coming = None
+        if "error" in answer.head:
+            raise VitralError(answer.head["error"])
+        return answer
+
+    async def _listen(self) -> None:
+        """Hand over what it says; and when it ends, be the first to know."""
+        try:
+            while True:
+                message = await read_message(self._reader)
+                if self._coming and not self._coming.done():
+                    self._coming.set_result(message)
+        except (EOFError, OSError):
+            if self._coming and not self._coming.done():
+                self._coming.set_exception(WorkerLost())
+            elif not self._ends:
+                self.when_lost()
+
+    async def end(self) -> None:
+        """End it, whatever it does."""
+        self._ends = True
+        self._writer.close()
+        self.process.kill()
+        await asyncio.to_thread(self.process.wait)
+        await self._listening
