@@ -143,6 +143,7 @@ def test_noise_is_unknown(trained: Run) -> None:
     assert str(prediction).startswith("unknown, perhaps ")
 
 
+@pytest.mark.slow
 def test_without_validation_pictures_there_is_no_temperature_and_it_is_said(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

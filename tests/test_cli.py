@@ -363,6 +363,7 @@ def test_the_shell_completes_commands_recipes_and_settings() -> None:
     assert "train.epochs" not in completed("vitral train digits train.optimizer = ", 5)
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_learnt(tmp_path: Path) -> None:
     endless = ["model.width=16", "model.heads=2", "train.epochs=100000", "train.compile=no"]
     command = [*VITRAL, "train", "digits", *endless, "--out", "run"]

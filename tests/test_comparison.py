@@ -76,6 +76,7 @@ def compared(source: str, seconds: float = 60.0, watch: FixedTimes | None = None
     return drain(compare(candidates(choice, given, watch=watch), choice.index, seconds, 0.0, watch=watch), watch)
 
 
+@pytest.mark.slow
 def test_each_way_is_tried_for_a_share_of_the_time(tmp_path: Path, with_weights: Path) -> None:
     watch = FixedTimes()
     comparison = compared(photographs(tmp_path), watch=watch)

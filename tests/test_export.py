@@ -146,6 +146,7 @@ def test_a_folder_for_openvino_answers_as_the_model_and_tells_nobody(folder: Pat
         Classifier.load(tmp_path / "none.openvino")
 
 
+@pytest.mark.slow
 def test_a_file_says_nothing_of_the_machine_that_wrote_it(trained: Run, tmp_path: Path) -> None:
     path = export(trained.folder, tmp_path / "digits.onnx", pictures=3).path
     assert str(Path(exporter.__file__).parent).encode() not in path.read_bytes()
@@ -153,6 +154,7 @@ def test_a_file_says_nothing_of_the_machine_that_wrote_it(trained: Run, tmp_path
     assert {"blocks.0.attn.qkv", "head"} <= {*names}
 
 
+@pytest.mark.slow
 def test_a_run_is_tried_on_its_test_pictures_and_knows_what_is_unknown(
     trained: Run, tmp_path: Path, called: Any
 ) -> None:

@@ -67,6 +67,7 @@ def test_what_another_answer_is_depends_on_the_target() -> None:
     assert (cost.other, cost.worse, cost.better, cost.has_labels) == (3, 3, 0, False)
 
 
+@pytest.mark.slow
 def test_torch_computes_in_bfloat16_and_the_file_says_so(trained: Run, tmp_path: Path, called: Any) -> None:
     done: Called = called("export", trained.folder, tmp_path / "m.pt2", "--precision", "bfloat16", "--loss", 5)
     assert done.returncode == 0, done.stderr

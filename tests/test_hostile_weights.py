@@ -108,6 +108,7 @@ def test_a_config_whose_lists_are_none(tmp_path: Path, value: Any) -> None:
             refusal(tmp_path)
 
 
+@pytest.mark.slow
 def test_more_tensors_than_any_model_has(tmp_path: Path) -> None:
     header = {f"blocks.{n}.a": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for n in range(200_000)}
     text = json.dumps(header).encode()

@@ -339,6 +339,7 @@ def test_a_loss_that_does_not_keep_the_contract_is_a_sentence(body: str, answer:
         train(recipe, out=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_without_labels_has_no_answers_and_can_be_gone_on_from(tmp_path: Path) -> None:
     source = inspect.getsource(Reconstruction)
     (tmp_path / "mine.py").write_text(HEADER + source)

@@ -156,6 +156,7 @@ def test_the_base_model_takes_a_step(name: str) -> None:
     assert all(bool(parameter.isfinite().all()) for parameter in after.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LARGE)
 def test_every_number_of_the_large_models_gets_a_gradient(name: str) -> None:
     """On torch's meta device, which has shapes and no numbers: nothing here has room for these."""

@@ -220,8 +220,9 @@ def test_the_table_of_shapes_counts_every_part(config: ViTConfig) -> None:
     compare_with_torchs_own_count(config)
 
 
+@pytest.mark.slow
 @each_config
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's inductor, of torch's own code
 def test_it_compiles_as_one_graph(config: ViTConfig, backend: str) -> None:
     if backend == "inductor" and not shutil.which("g++"):

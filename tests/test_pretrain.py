@@ -61,6 +61,7 @@ def test_the_weights_have_no_head_and_the_run_is_like_others(pretrained: Run) ->
             door()
 
 
+@pytest.mark.slow
 def test_a_training_with_labels_begins_from_it(pretrained: Run, tmp_path: Path) -> None:
     """With a new head, on the same trunk."""
     given = {**SMALL, "init.weights": str(pretrained.folder), "model.classes": 0, "model.head": "linear"}
@@ -71,6 +72,7 @@ def test_a_training_with_labels_begins_from_it(pretrained: Run, tmp_path: Path) 
     assert evaluate(train(recipe, out=tmp_path / "after")).pictures == 360
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_goes_on_to_the_bit_after_a_stop(kind: str, tmp_path: Path) -> None:
     """With all that the objective remembers: decoder, projector and its BatchNorms, teacher, heads and centre."""
@@ -162,6 +164,7 @@ def flat(folder: Path, count: int, size: int = 24) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_flat_folder_will_do_and_no_picture_is_held_out_to_test(tmp_path: Path) -> None:
     """From the command line; what it tells of labels it does not tell."""
     folder = flat(tmp_path / "box", 40)

@@ -155,6 +155,7 @@ def test_augmentation_that_fails_is_a_sentence(name: str, answer: str, tmp_path:
         train(augmented(tmp_path, name), source=Squares(), out=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_folder_is_opened_once_its_weights_are_loaded_once_and_its_pictures_decoded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def hundred(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     return made(folder, {f"species {number:02}": (3, 1, 2) for number in range(100)})
 
 
+@pytest.mark.slow
 def test_an_oblong_picture_is_shown_as_it_is_and_as_the_model_sees_it(tmp_path: Path, hundred: Evaluation) -> None:
     oblong = made(tmp_path, {"ash": (4, 0, 3), "oak": (4, 0, 3)}, size=(12, 30))
     shown = page(oblong)
@@ -117,6 +118,7 @@ def test_an_oblong_picture_is_shown_as_it_is_and_as_the_model_sees_it(tmp_path: 
     assert "What the model sees" not in page(hundred).text  # they have the model's size
 
 
+@pytest.mark.slow
 def test_it_says_whose_weights_it_began_with(tmp_path: Path, pictures: Path, hundred: Evaluation) -> None:
     given = {"init.weights": str(FIXTURES / "timm_vit"), "train.epochs": 1, "train.baseline": False}
     recipe = choose(str(pictures), {**given, "init.mode": "lora"}).recipe

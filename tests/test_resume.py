@@ -236,6 +236,7 @@ def test_metrics_that_were_cut_are_told(tmp_path: Path) -> None:
     assert "metrics.jsonl is shorter than the checkpoint says: lines of it are lost." in started.notes
 
 
+@pytest.mark.slow
 def test_two_trainings_in_one_folder_are_one_too_many(tmp_path: Path) -> None:
     happening = events(everything(), out=tmp_path / "run")
     assert any(isinstance(event, Step) for event in happening)
@@ -303,6 +304,7 @@ def test_killed_processes_come_to_the_same_end(whole: Run, tmp_path: Path) -> No
     assert_same(train(everything(), out=tmp_path / "run", resume=True), whole)
 
 
+@pytest.mark.slow
 def test_a_finished_run_trained_longer_is_the_recipe_with_a_restart_to_the_bit(whole: Run, tmp_path: Path) -> None:
     """And it is so where the new stretch is killed on the way."""
     longer = everything().changed({"train.epochs": 5})

@@ -910,6 +910,7 @@ def test_a_run_is_asked_about_all_pictures_of_shards(
     assert "Shards are asked about alone" in told.stderr
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_on_shards_as_on_the_source(trained: Run, tmp_path: Path) -> None:
     write("digits", tmp_path / "out", 5)
     shards, source = evaluate(trained, data=f"shards:{tmp_path / 'out'}"), evaluate(trained, data="digits")
@@ -980,6 +981,7 @@ def test_a_check_of_shards_goes_on_after_ctrl_c(shards: Path, tmp_path: Path) ->
     assert report.write() == check(index).write()
 
 
+@pytest.mark.slow
 def test_embedding_shards_goes_on_after_ctrl_c(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitral.evaluation.embed.SHARD", 64)
     data, told = Data(source=f"shards:{shards}", directory=str(tmp_path)), list[Progress]()

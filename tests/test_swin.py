@@ -268,8 +268,9 @@ def test_layers_have_every_parameter_once_and_merging_goes_with_the_block_after_
     assert "stages.1.downsample.reduction.weight" in layers[3].parameters
 
 
+@pytest.mark.slow
 @VERSIONS
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's inductor, of torch's own code
 def test_it_compiles_as_one_graph(version: int, backend: str) -> None:
     torch._dynamo.reset()
@@ -279,6 +280,7 @@ def test_it_compiles_as_one_graph(version: int, backend: str) -> None:
         torch.testing.assert_close(compiled(images), model(images), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @VERSIONS
 def test_it_exports_with_any_batch_size_and_another_image_size(version: int) -> None:
     model, batch = swin(version=version).at((24, 36)), torch.export.Dim("batch", min=1, max=64)
@@ -355,6 +357,7 @@ def digits_recipe(version: int = 1) -> Recipe:
     return quick_digits().changed(settings | {"train.image_size": "rising", "train.ema": 0.9, "train.accumulate": 2})
 
 
+@pytest.mark.slow
 @VERSIONS
 def test_a_training_that_was_stopped_ends_with_the_same_bits(version: int, tmp_path: Path) -> None:
     whole = train(digits_recipe(version), out=tmp_path / "whole")

@@ -324,6 +324,7 @@ def test_answers_are_probabilities_and_numbers_in_their_unit(run: Run, kind: str
     assert json.loads(json.dumps(answer.write()))["distance"] == answer.distance
 
 
+@pytest.mark.slow
 def test_an_evaluation_has_the_figures_of_each_target(run: Run, kind: str, packed: Pack, tmp_path: Path) -> None:
     copy = Run(shutil.copytree(run.folder, tmp_path / "run"))
     evaluation = evaluate(copy, source=packed)

@@ -133,6 +133,7 @@ def test_a_loss_that_runs_away_stops_with_a_sentence(tmp_path: Path, batch_size:
     assert "NaN" not in (run.folder / "metrics.jsonl").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [
