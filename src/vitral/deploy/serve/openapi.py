@@ -149,8 +149,9 @@ code { font-family: ui-monospace, monospace; }
 """
 
 
-def page(described: Mapping[str, Any]) -> str:
+def page(described: Mapping[str, Any], glass: bool = True) -> str:
     """The description as a page for people."""
+    look = ' · <a href="glass">look inside</a>' if glass else ""
     sections = [
         f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(operation['summary'])}</p>" + _details(operation)
         for path, methods in described["paths"].items()
@@ -162,7 +163,7 @@ def page(described: Mapping[str, Any]) -> str:
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f'<title>Vitral</title><link rel="stylesheet" href="page.css"><h1>Vitral {escape(info["version"])}</h1>'
         f"<p>{escape(info['description'])}</p>"
-        '<p><a href="openapi.json">openapi.json</a> · <a href="glass">look inside</a></p>'
+        f'<p><a href="openapi.json">openapi.json</a>{look}</p>'
         + "".join(sections)
         + f"<h2>What else it may answer</h2><table>{statuses}</table>"
     )
