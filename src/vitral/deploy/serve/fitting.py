@@ -32,9 +32,8 @@ async def open_fitting(settings: ServeSettings, tell: Tell) -> Pool:
                 await pool.keep_one(available)
     except WorkerLost:
         await pool.end()
-        raise VitralError(
-            "A worker ended while it was measured. More memory, or fewer with --workers, may help."
-        ) from None
+        sentence = "A worker ended while it was measured. Where memory is short, --workers has fewer of them."
+        raise VitralError(sentence) from None
     except BaseException:
         await pool.end()
         raise

@@ -1,8 +1,8 @@
 """The front: sockets, signals and workers of one server, from its start to its end.
 
-SIGTERM and Ctrl-C let it finish what it has accepted; a second one does not wait for that. SIGHUP has it load its models
-and tokens anew, and ask them from then on, if they load and answer; else the old ones stay. The same signal comes when
-the terminal is closed that the server was started from: then it ends.
+SIGTERM and Ctrl-C let it finish what it has accepted; a second one does not wait for that. SIGHUP has it load its
+models and tokens anew, and ask them from then on, if they load and answer; else the old ones stay. The same signal comes
+when the terminal is closed that the server was started from: then it ends.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import signal
 import socket
 import termios
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -45,14 +45,13 @@ def serve(settings: ServeSettings, tell: Tell) -> None:
         with suppress(OSError, ValueError):  # a terminal or a log that is closed keeps nothing from being done
             tell(sentence)
 
-    if settings.token_file:
-        read_tokens(Path(settings.token_file))  # before anything is loaded
+    tokens = read_tokens(Path(settings.token_file)) if settings.token_file else ()  # before anything is loaded
     _allow_connections()
     with _listen(settings) as listener:
-        asyncio.run(_serve(settings, listener, tell_if_heard))
+        asyncio.run(_serve(settings, tokens, listener, tell_if_heard))
 
 
-async def _serve(settings: ServeSettings, listener: socket.socket, tell: Tell) -> None:
+async def _serve(settings: ServeSettings, tokens: Sequence[str], listener: socket.socket, tell: Tell) -> None:
     signals = _Signals()
     opening = asyncio.create_task(open_fitting(settings, tell))
     signals.end = opening.cancel
@@ -61,7 +60,7 @@ async def _serve(settings: ServeSettings, listener: socket.socket, tell: Tell) -
     except asyncio.CancelledError:
         tell("Ended before it began.")
         return
-    service = Service(settings, pool, tell)
+    service = Service(settings, pool, tell, tokens)
     config = uvicorn.Config(
         app_of(service),
         http=connection_of(settings),
@@ -86,6 +85,8 @@ async def _serve(settings: ServeSettings, listener: socket.socket, tell: Tell) -
         if service.ends:
             server.force_exit = True
             service.pool.hurry()
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()
         service.ends = server.should_exit = True
 
     signals.end, signals.renew = end, takeover.begin
@@ -111,7 +112,8 @@ class _Signals:
     """What each signal has done, from before anything is loaded."""
 
     def __init__(self) -> None:
-        self.end = self.renew = lambda: None
+        self.end: Callable[[], object] = lambda: None
+        self.renew: Callable[[], object] = lambda: None
         self.renewals = 0
         self._terminal = _terminal()
         self._stays = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # as nohup has it
@@ -159,8 +161,8 @@ class _Takeover:
 
     def begin(self) -> None:
         """SIGHUP came. If that is in the middle of a takeover, there is another one after it."""
-        self._wanted = True
-        if not self._is_going:
+        self._wanted = not self.service.ends
+        if self._wanted and not self._is_going:
             self._task = asyncio.create_task(self._run())
 
     def _changed(self) -> None:

@@ -42,7 +42,7 @@ class Looking:
         """The reply of the glass of a model to a request for `head["path"]`, and its pieces."""
         try:
             reply = self._reply(name, one, head, body)
-            pieces = list(reply.pieces)  # some of what can go wrong goes wrong here
+            pieces: list[Part] = list(reply.pieces)  # some of what can go wrong goes wrong here
         except (RequestError, VitralError) as error:
             reply = Reply.failed(error)
         except MemoryError:

@@ -19,11 +19,10 @@ from vitral.deploy.serve.settings import ServeSettings
 class Service:
     """One server."""
 
-    def __init__(self, settings: ServeSettings, pool: Pool, tell: Tell) -> None:
+    def __init__(self, settings: ServeSettings, pool: Pool, tell: Tell, tokens: Sequence[str] = ()) -> None:
         self.settings, self.tell = settings, tell
         self.room, self.metrics = Room(settings), Metrics()
-        self.tokens: tuple[str, ...] = ()
-        self.read_tokens()
+        self.tokens = tokens
         self.ends = False
         self.use(pool)
 

@@ -136,7 +136,7 @@ def _read_tensor(one: dict[str, Any], rest: memoryview, most: int) -> tuple[Tens
 def _from_json(data: Any, datatype: str, most: int) -> NDArray[np.uint8] | list[bytes]:
     if not isinstance(data, list):
         raise Refusal(400, "A tensor has `data`, a list, or the parameter `binary_data_size`.")
-    values = _flat(data)
+    values: list[Any] = _flat(data)
     if datatype == "BYTES":
         if len(values) > most:
             raise Refusal(413, f"There are more than {most:,} pictures, and no more may wait here.")
@@ -147,15 +147,15 @@ def _from_json(data: Any, datatype: str, most: int) -> NDArray[np.uint8] | list[
     return np.array(values, np.uint8)
 
 
-def _flat(data: list[Any]) -> list[Any]:
+def _flat(values: list[Any]) -> list[Any]:
     """A nested list without its inner brackets."""
     for _ in range(MOST_SIDES + 1):
-        kinds = set(map(type, data))
+        kinds = set(map(type, values))
         if list not in kinds:
-            return data
+            return values
         if len(kinds) > 1:
             break
-        data = list(chain.from_iterable(data))
+        values = list(chain.from_iterable(values))
     raise Refusal(400, "`data` is a list of values, or lists of equal depth.")
 
 
