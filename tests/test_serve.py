@@ -58,7 +58,7 @@ def refused(call: Callable[[], object]) -> str:
 @given(st.binary(max_size=200), st.none() | st.text(max_size=5) | st.integers(-5, 250).map(str))
 def test_whatever_comes_as_tensors_is_read_or_refused(content: bytes, length: str | None) -> None:
     try:
-        read_request(content, length)
+        read_request(content, length, 512)
     except Refusal as refusal:
         assert refusal.status in (400, 413)
 
@@ -74,14 +74,14 @@ def test_no_table_of_json_breaks_the_reader(one: Any, shape: Any, parameters: An
         for more in ({}, {"outputs": one}, {"parameters": parameters}):
             text = json.dumps({"inputs": [tensor], **more}).encode()
             try:
-                read_request(text + rest, str(len(text)))
+                read_request(text + rest, str(len(text)), 512)
             except Refusal as refusal:
                 assert refusal.status == 400
 
 
 def infer(tensor: dict[str, Any], raw: bytes = b"", **more: Any) -> InferRequest:
     text = json.dumps({"inputs": [tensor], **more}).encode()
-    return read_request(text + raw, str(len(text)))
+    return read_request(text + raw, str(len(text)), 512)
 
 
 def test_a_tensor_is_the_same_as_json_and_as_bytes() -> None:
@@ -124,8 +124,8 @@ def test_a_tensor_that_cannot_be_is_refused_with_the_reason(change: dict[str, An
 def test_an_output_that_is_named_twice_is_refused_and_so_is_much_json() -> None:
     good = {"name": "pixels", "datatype": "UINT8", "shape": [2], "data": [1, 2]}
     assert "named twice" in refused(lambda: infer(good, outputs=[{"name": "label"}] * 2))
-    assert "MB of JSON" in refused(lambda: read_request(b"[" * (MOST_JSON + 1), None))
-    assert "not JSON" in refused(lambda: read_request(b"[" * 100_000, None))
+    assert "MB of JSON" in refused(lambda: read_request(b"[" * (MOST_JSON + 1), None, 512))
+    assert "not JSON" in refused(lambda: read_request(b"[" * 100_000, None, 512))
 
 
 def test_outputs_go_out_in_the_way_that_was_asked_for() -> None:
@@ -146,10 +146,10 @@ def test_files_come_out_of_multipart_as_they_went_in(files: list[bytes]) -> None
     boundary = b"-a-boundary-that-is-in-none-of-them-"
     head = b'--%s\r\nContent-Disposition: form-data; name="image"; filename="%d.png"\r\n\r\n%s\r\n'
     body = b"".join(head % (boundary, number, one) for number, one in enumerate(files)) + b"--%s--\r\n" % boundary
-    found = pictures_of(body, f"multipart/form-data; boundary={boundary.decode()}")
+    found = pictures_of(body, f"multipart/form-data; boundary={boundary.decode()}", 512)
     assert found == [(f"{number}.png", one) for number, one in enumerate(files)]
     assert "ends before" in refused(
-        lambda: pictures_of(body[:-8], f"multipart/form-data; boundary={boundary.decode()}")
+        lambda: pictures_of(body[:-8], f"multipart/form-data; boundary={boundary.decode()}", 512)
     )
 
 
@@ -159,7 +159,7 @@ def test_files_come_out_of_multipart_as_they_went_in(files: list[bytes]) -> None
 )
 def test_whatever_comes_as_pictures_is_read_or_refused(content: bytes, kind: str) -> None:
     try:
-        pictures_of(content, kind)
+        pictures_of(content, kind, 512)
     except Refusal as refusal:
         assert refusal.status in (400, 413, 415)
 
@@ -172,9 +172,9 @@ def test_a_picture_comes_raw_or_as_base64() -> None:
         (json.dumps({"image": text}).encode(), "application/json"),
         (json.dumps({"images": [text]}).encode(), "application/json; charset=utf-8"),
     ):
-        assert pictures_of(body, kind) == [("", b"seven")]
+        assert pictures_of(body, kind, 512) == [("", b"seven")]
     for body in (b'{"image": "?"}', b'{"image": 1}', b'{"url": "http://127.0.0.1/"}', b'{"images": []}', b"[]"):
-        refused(lambda body=body: pictures_of(body, "application/json"))  # type: ignore[misc]
+        refused(lambda body=body: pictures_of(body, "application/json", 512))  # type: ignore[misc]
 
 
 def test_room_is_given_back_whatever_happens() -> None:

@@ -79,7 +79,8 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._reads_head = self._reads_head or self.cycle is None
+        if self.cycle is None or not self.cycle.more_body:
+            self._reads_head = True  # what comes behind a request is another one, whatever it is
         self._refuse(400, "This is not a request of HTTP as it should be.")
 
     def on_message_complete(self) -> None:

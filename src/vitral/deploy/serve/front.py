@@ -1,8 +1,8 @@
 """The front: sockets, signals and workers of one server, from its start to its end.
 
 SIGTERM and Ctrl-C let it finish what it has accepted; a second one does not wait for that. SIGHUP has it load its
-models and tokens anew, and ask them from then on, if they load and answer; else the old ones stay. The same signal comes
-when the terminal is closed that the server was started from: then it ends.
+models and tokens anew, and ask them from then on, if they load and answer; else the old ones stay. The same signal
+comes when the terminal is closed that the server was started from: then it ends.
 """
 
 import asyncio

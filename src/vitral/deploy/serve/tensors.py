@@ -173,7 +173,8 @@ def unpack_bytes(raw: bytes | memoryview, most: int = MOST_SIDE) -> list[bytes]:
     >>> unpack_bytes(pack_bytes([b"seven", b""]))
     [b'seven', b'']
     """
-    values, place = [], 0
+    values: list[bytes] = []
+    place = 0
     while place < len(raw):
         if len(values) == most:
             raise Refusal(413, f"There are more than {most:,} elements. Send fewer at once.")

@@ -108,8 +108,8 @@ class GlassAnswers:
         own: bool = True,
         new_number: Callable[[], int] | None = None,
     ) -> "GlassAnswers":
-        """Of a model that is loaded. Examples are the run's own test pictures only with `own`; `new_number` is asked for
-        the number of a picture that is sent."""
+        """Of a model that is loaded. Examples are the run's own test pictures only with `own`; `new_number` says which
+        number a picture that is sent will have."""
         if len(inspected.targets) > 1 or inspected.targets[0].kind == "number":
             words = ", ".join(f"{target.name} ({target.kind})" for target in inspected.targets)
             raise RecipeError(
