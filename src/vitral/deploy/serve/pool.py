@@ -10,6 +10,7 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,9 @@ class Pool:
     def _dispatch(self) -> None:
         self._scheduled = False
         while self._idle and (taken := self.queue.take(len(self.workers), self._most)):
-            self._spawn(self._run(self._idle.pop(0), *taken), self._running)  # the one that has rested longest
+            model, items = taken
+            run = self._spawn(self._run(self._idle.pop(0), model, items), self._running)  # it has rested longest
+            run.add_done_callback(partial(_refuse_if_cancelled, items))  # also where it had not begun
 
     @property
     def _most(self) -> int:
@@ -156,10 +159,11 @@ class Pool:
         fits = int(BATCH_SHARE * self.settings.deadline / self._seconds) if self._seconds else PER_BATCH
         return min(max(1, fits), PER_BATCH)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        return task
 
     async def _run(self, worker: Worker, model: str, items: list[Item]) -> None:
         started_at = asyncio.get_running_loop().time()
@@ -175,9 +179,6 @@ class Pool:
             return
         except VitralError as error:
             _refuse(items, Refusal(422, str(error)))
-        except asyncio.CancelledError:
-            _refuse(items, ENDS)
-            raise
         except Exception:
             _refuse(items, Refusal(500, "A worker said what makes no sense; the log has the details."))
             await self._bury(worker)
@@ -366,6 +367,11 @@ def _say_nothing(model: str, pictures: int, seconds: float) -> None:
 def _refuse(items: Sequence[Item], refusal: Refusal) -> None:
     for item in items:
         item.question.refuse(refusal)
+
+
+def _refuse_if_cancelled(items: Sequence[Item], run: asyncio.Task[None]) -> None:
+    if run.cancelled():
+        _refuse(items, ENDS)
 
 
 def _deadly(name: str) -> Refusal:

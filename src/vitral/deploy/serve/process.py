@@ -119,6 +119,8 @@ class Worker:
         self._kill()
         await asyncio.to_thread(self.process.wait)
         await asyncio.wait([self._listening])  # whatever became of it
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
     def _kill(self) -> None:
         self._writer.close()
