@@ -15,9 +15,11 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from vitral import RecipeError
 from vitral.cli.serve import _by_name, command
+from vitral.deploy.serve import replies
 from vitral.deploy.serve.bodies import Room, pictures_of
 from vitral.deploy.serve.facts import ModelFacts
 from vitral.deploy.serve.messages import next_message, packed
@@ -29,10 +31,12 @@ from vitral.deploy.serve.tensors import InferRequest, pack_bytes, read_request, 
 from vitral.targets import Target
 
 SETTINGS = ServeSettings(models={"digits": "runs/digits"})
+TEXT = st.text(st.characters(exclude_categories=()), max_size=8)  # also halves of surrogate pairs, which JSON can hold
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda some: st.lists(some, max_size=4) | st.dictionaries(st.text(max_size=8), some, max_size=4),
+    st.none() | st.booleans() | st.integers() | st.sampled_from([10**4000, -(10**4000)]) | st.floats() | TEXT,
+    lambda some: st.lists(some, max_size=4) | st.dictionaries(TEXT, some, max_size=4),
 )
+SIDES = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 2**40, 10**4000]) | st.integers(), max_size=4)
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers()), st.lists(st.binary(max_size=50), max_size=4))
@@ -63,20 +67,55 @@ def test_whatever_comes_as_tensors_is_read_or_refused(content: bytes, length: st
         assert refusal.status in (400, 413)
 
 
-@given(JSON, JSON, JSON, st.binary(max_size=40))
-def test_no_table_of_json_breaks_the_reader(one: Any, shape: Any, parameters: Any, rest: bytes) -> None:
+@given(JSON, JSON | SIDES, JSON, st.binary(max_size=40), TEXT)
+def test_no_table_of_json_breaks_the_reader(one: Any, shape: Any, parameters: Any, rest: bytes, id: str) -> None:
+    """Nor the writer of what is answered to it."""
     tensors = [
         {"name": "image", "datatype": "BYTES", "shape": shape, "data": one, "parameters": parameters},
         {"name": "pixels", "datatype": "UINT8", "shape": [2], "data": one},
         one,
     ]
     for tensor in tensors:
-        for more in ({}, {"outputs": one}, {"parameters": parameters}):
-            text = json.dumps({"inputs": [tensor], **more}).encode()
+        for more in ({}, {"outputs": one}, {"parameters": parameters}, {"id": one}):
+            text = json.dumps({"id": id, "inputs": [tensor], **more}).encode()
             try:
-                read_request(text + rest, str(len(text)), 512)
+                asked = read_request(text + rest, str(len(text)), 512)
+                write_response({"model_name": "a"}, {"label": [id]}, asked)
             except Refusal as refusal:
-                assert refusal.status == 400
+                assert refusal.status in (400, 413) and replies.refused(refusal).body
+
+
+def test_what_json_can_hold_goes_back_as_it_came() -> None:
+    good = {"name": "pixels", "datatype": "UINT8", "shape": [1], "data": [1]}
+    body, _ = write_response({}, {"label": ["x"]}, infer(good, id="\ud800"))
+    assert json.loads(body)["id"] == "\ud800"
+    for shape in ([10**4000, 10**4000], [2**31]):
+        assert "whole numbers above 0" in refused(lambda shape=shape: infer({**good, "shape": shape}))  # type: ignore[misc]
+    deep = b'{"id": ' + b"[" * 500 + b"]" * 500 + b', "inputs": [{}]}'
+    refused(lambda: read_request(deep, None, 512))
+
+
+def test_more_pictures_than_may_wait_are_refused_before_they_are_unpacked() -> None:
+    """However many they are: who counts them all stops the server meanwhile."""
+    many = 200_000
+    raw = bytes(4 * many)
+    head = {"name": "image", "datatype": "BYTES", "shape": [many], "parameters": {"binary_data_size": len(raw)}}
+    part = b"--x\r\nContent-Disposition: form-data; filename=a\r\n\r\n\r\n"
+    field = b"--x\r\nContent-Disposition: form-data; name=a\r\n\r\n\r\n"
+    text = json.dumps({"images": ["?"] * many}).encode()  # the first that is read would be refused for another reason
+    for call in (
+        lambda: infer(head, raw),
+        lambda: infer({**head, "shape": [512]}, raw),
+        lambda: infer({"name": "image", "datatype": "BYTES", "shape": [5], "data": ["?"] * many}),
+        lambda: infer({"name": "pixels", "datatype": "UINT8", "shape": [many, 1], "data": []}),
+        lambda: pictures_of(part * many + b"--x--\r\n", "multipart/form-data; boundary=x", 512),
+        lambda: pictures_of(field * many + b"--x--\r\n", "multipart/form-data; boundary=x", 512),
+        lambda: pictures_of(text, "application/json", 512),
+    ):
+        with pytest.raises(Refusal) as caught:
+            call()
+        assert caught.value.status == 413
+    assert len(pictures_of(part * 512 + b"--x--\r\n", "multipart/form-data; boundary=x", 512)) == 512
 
 
 def infer(tensor: dict[str, Any], raw: bytes = b"", **more: Any) -> InferRequest:
@@ -286,3 +325,51 @@ def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(command, arguments)
         assert isinstance(done.exception, RecipeError) and sentence in str(done.exception)
+
+
+@pytest.fixture(scope="module")
+def looking() -> Callable[..., tuple[int, bytes]]:
+    """The glass of a small model: status and body of a request."""
+    from vitral.classifier import Classifier
+    from vitral.data.preprocess import Preprocess
+    from vitral.deploy.serve.looking import Looking
+    from vitral.model.vit import ViT, ViTConfig
+    from vitral.weights.own import Weights
+
+    model = ViT(ViTConfig(image_size=8, patch_size=4, channels=1, width=16, depth=1, heads=2, classes=2))
+    preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
+    one = Classifier(Weights(model, preprocess, ("cat", "dog")))
+    several = {most: Looking(ServeSettings(models={"a": "nowhere"}), most) for most in (1, 2**20)}
+
+    def ask(method: str, path: str, body: bytes = b"", most: int = 2**20) -> tuple[int, bytes]:
+        head, pieces = several[most].glass("a", one, {"method": method, "path": path}, body)
+        return head["status"], b"".join(bytes(piece) for piece in pieces)
+
+    return ask
+
+
+def test_whatever_is_asked_of_the_glass_its_worker_goes_on(looking: Callable[..., tuple[int, bytes]]) -> None:
+    assert looking("GET", "//[x?")[0] == 404
+    assert looking("HEAD", "/") == looking("GET", "/") and looking("HEAD", "/api/pictures")[0] == 404
+    for path in ("/api/pictures/0/maps", "/api/pictures/0/maps?", "/api/pictures/0/maps?x=/y"):
+        assert looking("GET", path, most=1)[0] == 413 and looking("GET", path)[0] == 200
+    for off in (b"[99999999999999999999999]", b"[-1]"):
+        assert looking("POST", "/api/pictures/0/answer", b'{"off":' + off + b"}")[0] in (400, 500)
+
+
+def test_a_picture_that_somebody_sends_to_the_glass_has_a_number_that_nobody_guesses(
+    looking: Callable[..., tuple[int, bytes]],
+) -> None:
+    picture = BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(picture, "PNG")
+    numbers = [json.loads(looking("POST", "/api/pictures", picture.getvalue())[1])["number"] for _ in range(40)]
+    assert len(set(numbers)) == 40 and 10**14 <= min(numbers) and max(numbers) < 2**53
+    assert max(numbers) - min(numbers) > 10**13
+    found = [looking("GET", f"/api/pictures/{number}.png")[0] for number in numbers]
+    assert found == 8 * [400] + 32 * [200]  # the newest stay
+
+
+def test_ones_own_pictures_are_examples_only_where_not_everybody_can_ask() -> None:
+    private = {"host": "0.0.0.0", "token_file": "x"}
+    for more, expected in (({}, True), ({"host": "0.0.0.0"}, False), (private, True)):
+        assert ServeSettings(models={}, **more).is_private == expected  # type: ignore[arg-type]

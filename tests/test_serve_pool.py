@@ -230,7 +230,7 @@ def test_a_worker_for_maps_that_ended_while_it_rested_is_not_asked() -> None:
         worker = await with_maps(pool, answers)
         worker.process.kill()
         worker.peer.cancel()  # type: ignore[attr-defined]
-        pool._start_looking = lambda: worker_that(answers)  # type: ignore[method-assign, assignment]
+        pool._start_looking = lambda: worker_that(answers)  # type: ignore[method-assign]
         assert await pool.look({}, b"", asyncio.get_running_loop().time() + 60)
         await pool.end()
 

@@ -76,7 +76,9 @@ class Pool:
         """So many workers, all of which have loaded the models and answered."""
         tasks = [asyncio.create_task(Worker.start(settings, threads, core)) for core in cores_of(workers, threads)]
         try:
-            await asyncio.gather(*tasks)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
         except BaseException:
             for task in tasks:
                 task.cancel()
@@ -323,7 +325,11 @@ class Pool:
             await worker.end()
             self.when_changed()
             raise VitralError("There are other models now, which are being taken over. Ask again.")
-        worker.when_lost = lambda: self._spawn(worker.end(), self._replacing)  # nobody waits for the process else
+
+        def bury() -> None:
+            self._spawn(worker.end(), self._replacing)
+
+        worker.when_lost = bury
         return worker
 
     def hurry(self) -> None:
