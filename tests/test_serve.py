@@ -333,7 +333,8 @@ def looking() -> Callable[..., tuple[int, bytes]]:
     from vitral.classifier import Classifier
     from vitral.data.preprocess import Preprocess
     from vitral.deploy.serve.looking import Looking
-    from vitral.model.vit import ViT, ViTConfig
+    from vitral.model.config import ViTConfig
+    from vitral.model.vit import ViT
     from vitral.weights.own import Weights
 
     model = ViT(ViTConfig(image_size=8, patch_size=4, channels=1, width=16, depth=1, heads=2, classes=2))

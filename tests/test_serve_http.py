@@ -26,7 +26,9 @@ PICTURES = digits(20)
 
 @pytest.fixture(scope="module")
 def server(trained: Run) -> Iterator[Serving]:
-    with Serving(f"digits={trained.folder}", "--workers", 1, "--threads", 1, "--deadline", 60) as server:
+    with Serving(
+        f"digits={trained.folder}", "--workers", 1, "--threads", 1, "--deadline", 60, "--log-requests"
+    ) as server:
         yield server
 
 
@@ -240,4 +242,14 @@ def test_the_client_of_triton_is_content(server: Serving, trained: Run) -> None:
 
 
 def test_nothing_that_was_asked_stands_in_the_log(server: Serving) -> None:
-    assert all("png" not in line and "Traceback" not in line for line in server.lines), server.lines
+    """Only the address, of those that there are, and the status; of a failed request too."""
+    part = b'--x\r\nContent-Disposition: form-data; name="a"; filename="my-secret"\r\n\r\n%s\r\n--x--\r\n'
+    for content, status in ((PICTURES[0], 200), (b"my-secret", 422)):
+        kind = "multipart/form-data; boundary=x"
+        assert server.ask("POST", "/predict?top=7", part % content, Content_Type=kind).status == status
+        server.wait_for(f"^POST /predict {status}$")
+    assert server.predict(PICTURES[0], "?model=my-secret", Authorization="Bearer my-secret").status == 404
+    assert server.ask("GET", "/glass/digits/my-secret").status == 404
+    assert server.ask("HEAD", "/glass/digits/").status == 200
+    server.wait_for("^GET /glass/{name}/{path:path} 404$")
+    assert not any("secret" in line or "png" in line or "Traceback" in line for line in server.lines), server.lines

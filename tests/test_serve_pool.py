@@ -173,6 +173,37 @@ def test_who_was_with_the_picture_that_ends_workers_is_cleared_by_an_answer() ->
     asyncio.run(run())
 
 
+def test_a_log_that_is_broken_loses_no_question() -> None:
+    def broken(sentence: str) -> None:
+        raise BrokenPipeError
+
+    async def run() -> None:
+        pool = Pool(SETTINGS, 1, [await worker_that(one) for one in (ends, answers)], broken)
+        assert await ask(pool, b"x") == 200
+        await pool.end()
+
+    asyncio.run(run())
+
+
+def test_after_workers_that_lived_shortly_the_next_one_waits_ever_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        pool, _ = await pool_of(ends, ends, ends, answers)
+        waits: list[float] = []
+
+        async def replace(core: int | None, wait: float) -> None:
+            waits.append(wait)
+
+        monkeypatch.setattr(pool, "_replace", replace)
+        oldest = pool._idle[2]
+        oldest.ready_at -= 3600
+        assert [await ask(pool, one) for one in (b"x", b"y")] == [422, 200]
+        await asyncio.sleep(0)
+        assert waits == [0.5, 1.0, 0.0]
+        await pool.end()
+
+    asyncio.run(run())
+
+
 async def with_maps(pool: Pool, behaves: Behaviour) -> Worker:
     worker = await worker_that(behaves)
 
