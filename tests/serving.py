@@ -5,6 +5,7 @@ import http.client
 import json
 import math
 import os
+import random
 import re
 import resource
 import signal
@@ -247,6 +248,13 @@ def request(picture: bytes, *headers: str) -> bytes:
     """As it goes over the wire."""
     lines = ("POST /predict?top=100 HTTP/1.1", "Host: 127.0.0.1", "Content-Type: image/png", *headers)
     return "\r\n".join([*lines, f"Content-Length: {len(picture)}", "", ""]).encode() + picture
+
+
+def damaged(content: bytes, chance: random.Random) -> bytes:
+    """A request of which something is lost, doubled or changed."""
+    start, end = sorted(chance.randrange(len(content)) for _ in range(2))
+    middle = (b"", 2 * content[start:end], chance.randbytes(end - start), content[start:end][::-1])[chance.randrange(4)]
+    return content[:start] + middle + content[end:]
 
 
 async def read_reply(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:

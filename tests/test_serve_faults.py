@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from conftest import quick_digits
-from serving import Client, Serving, allow_files, digits, last, png, read_reply, request, resident
+from serving import Client, Serving, allow_files, damaged, digits, last, png, read_reply, request, resident
 from test_glass import Reply
 from vitral import Classifier, Run, train
 
@@ -173,7 +173,9 @@ def test_far_too_much_is_refused_at_once_and_what_is_accepted_comes_in_time(mort
 
         async def overload() -> None:
             goes_on = True
-            asking = [asyncio.create_task(one) for one in (client.offer(200, lambda: goes_on), client.probe(lambda: goes_on))]
+            asking = [
+                asyncio.create_task(one) for one in (client.offer(200, lambda: goes_on), client.probe(lambda: goes_on))
+            ]
             await answered(client, 60)
             before.extend(map(resident, processes))
             await answered(client, 150)
@@ -255,13 +257,6 @@ def test_whatever_the_description_allows_is_answered_as_it_says(server: Serving,
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stdout
     assert not any("Traceback" in line for line in server.lines)
-
-
-def damaged(content: bytes, chance: random.Random) -> bytes:
-    """A request of which something is lost, doubled or changed."""
-    start, end = sorted(chance.randrange(len(content)) for _ in range(2))
-    middle = (b"", 2 * content[start:end], chance.randbytes(end - start), content[start:end][::-1])[chance.randrange(4)]
-    return content[:start] + middle + content[end:]
 
 
 def test_nonsense_is_answered_or_dropped_and_the_server_goes_on(server: Serving) -> None:
