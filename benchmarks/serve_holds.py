@@ -240,13 +240,12 @@ def nonsense(make: Made, seconds: float) -> Figures:
     with Serving(make(0).folder, *TWO, "--deadline", 60) as server, tempfile.TemporaryDirectory() as folder:
         asyncio.run(send_all(server.port, 500))
         before = server.memory()
-        asyncio.run(send_all(server.port, 3_500))
-        seen = server.metric("vitral_requests_total")
+        asyncio.run(send_all(server.port, 2_500))
         checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
         address = f"http://127.0.0.1:{server.port}/openapi.json"
-        command = [program, "run", address, "--checks", checks, "--max-examples", "1000", "--seed", "1"]
+        command = [program, "run", address, "--checks", checks, "--max-examples", "300", "--seed", "1"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
-        described = server.metric("vitral_requests_total") - seen
+        made = re.search(r"([\d,]+) generated", done.stdout)
         growth = server.memory() / before - 1
         lines = server.ask("GET", "/metrics").content.decode().splitlines()
         by_status = Counter[str]()
@@ -256,10 +255,14 @@ def nonsense(make: Made, seconds: float) -> Figures:
         traces = sum("Traceback" in line for line in server.lines)
         goes_on = server.predict(pictures[0]).status == 200
     failed = sum(count for status, count in by_status.items() if status >= "500")
-    found: Figures = {"raw": 4_000, "raw_statuses": dict(sorted(statuses.items())), "schemathesis": int(described)}
+    found: Figures = {
+        "raw": 3_000,
+        "raw_statuses": dict(sorted(statuses.items())),
+        "schemathesis": made[1] if made else done.stdout,
+    }
     found |= {"statuses": dict(sorted(by_status.items())), "growth": growth, "traces": traces}
     held = not (failed - by_status["503"] + traces + done.returncode) and goes_on and growth < 0.1
-    return found | {"schemathesis_says": done.stdout.strip().splitlines()[-1], "held": held}
+    return found | {"held": held}
 
 
 TRIALS = {one.__name__: one for one in (overload, kill, change, idle, nonsense)}

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -247,15 +248,18 @@ def test_a_thousand_idle_connections_are_no_burden(server: Serving) -> None:
 
 
 def test_whatever_the_description_allows_is_answered_as_it_says(server: Serving, tmp_path: Path) -> None:
-    """2,000 requests that schemathesis makes of /openapi.json: no 5xx, no status that is not described."""
+    """More than a thousand requests that schemathesis makes of /openapi.json: no 5xx, no status that is not described.
+    benchmarks/serve_holds.py sends three times as many."""
     program = shutil.which("schemathesis") or shutil.which("schemathesis", path=str(Path(sys.executable).parent))
     if program is None:
         pytest.skip("schemathesis is not installed: pip install schemathesis")
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
     address = f"http://127.0.0.1:{server.port}/openapi.json"
-    command = [program, "run", address, "--checks", checks, "--max-examples", "350", "--seed", "1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=170)
+    command = [program, "run", address, "--checks", checks, "--max-examples", "150", "--seed", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout
+    made = re.search(r"([\d,]+) generated", done.stdout)
+    assert made and int(made[1].replace(",", "")) >= 1_000
     assert not any("Traceback" in line for line in server.lines)
 
 
