@@ -139,7 +139,8 @@ class Pool:
     def _dispatch(self) -> None:
         self._scheduled = False
         while self._idle and (taken := self.queue.take(len(self.workers), self._most)):
-            self._spawn(self._run(self._idle.pop(0), *taken), self._running)  # the one that has rested longest
+            # The one that has just worked: what it needs is still near its core.
+            self._spawn(self._run(self._idle.pop(), *taken), self._running)
 
     @property
     def _most(self) -> int:
