@@ -6,7 +6,6 @@ A pool is one generation of models. To take over new ones is to open another poo
 import asyncio
 import hashlib
 import math
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -68,7 +67,7 @@ class Pool:
     async def open(cls, settings: ServeSettings, workers: int, threads: int, tell: Tell) -> "Pool":
         """So many workers, all of which have loaded the models and answered."""
         started = await asyncio.gather(
-            *(Worker.start(settings, threads, core) for core in cores_of(workers, threads)), return_exceptions=True
+            *(Worker.start(settings, threads) for _ in range(workers)), return_exceptions=True
         )
         running = [one for one in started if isinstance(one, Worker)]
         for one in started:
@@ -88,11 +87,9 @@ class Pool:
 
     async def measure_one(self, seconds: float, threads: int) -> float:
         """The same of one worker with so many threads, while the others rest."""
-        one, core = self._idle[0], self._idle[0].core
-        one.stay_on(None)
+        one = self._idle[0]
         await one.ask({"kind": "threads", "threads": threads})
         answer = await one.ask({"kind": "measure", "seconds": seconds})
-        one.stay_on(core)
         await one.ask({"kind": "threads", "threads": self.threads})
         return answer.head["rate"]
 
@@ -100,7 +97,6 @@ class Pool:
         """End all workers but one, which has so many threads."""
         one, *others = self._idle
         await asyncio.gather(*(worker.end() for worker in others))
-        one.stay_on(None)
         await one.ask({"kind": "threads", "threads": threads})
         self.workers, self._idle, self.size, self.threads = {one}, [one], 1, threads
 
@@ -143,7 +139,8 @@ class Pool:
     def _dispatch(self) -> None:
         self._scheduled = False
         while self._idle and (taken := self.queue.take(len(self.workers), self._most)):
-            self._spawn(self._run(self._idle.pop(0), *taken), self._running)  # the one that has rested longest
+            # The one that has just worked: what it needs is still near its core.
+            self._spawn(self._run(self._idle.pop(), *taken), self._running)
 
     @property
     def _most(self) -> int:
@@ -203,7 +200,7 @@ class Pool:
         self.tell(f"A worker ended ({_how(worker)}), which had {len(items)} pictures; another one is being started.")
         self.queue.put_back(model, again)
         if not self._ended:
-            self._spawn(self._replace(worker.core), self._replacing)
+            self._spawn(self._replace(), self._replacing)
         self._schedule()
 
     def _refuse_deadly(self, item: Item) -> None:
@@ -218,12 +215,12 @@ class Pool:
         if (name := hashlib.sha256(item.content).hexdigest()) in self._deadly:
             raise _deadly(name)
 
-    async def _replace(self, core: int | None) -> None:
+    async def _replace(self) -> None:
         """Another worker, tried again and again, more and more seldom."""
         wait = 0.5
         while not self._ended:
             try:
-                worker = await Worker.start(self.settings, self.threads, core)
+                worker = await Worker.start(self.settings, self.threads)
             except (VitralError, OSError) as error:
                 self.tell(f"A worker could not be started: {error} It is tried again in {wait:g} s.")
                 await asyncio.sleep(wait)
@@ -285,12 +282,6 @@ class Pool:
             if isinstance(looking, Worker):
                 await looking.end()
         await asyncio.gather(*(worker.end() for worker in self.workers))
-
-
-def cores_of(workers: int, threads: int) -> Sequence[int | None]:
-    """A core for each worker, where each has one thread and there are as many as cores; else none has its own."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return cores if threads == 1 and len(cores) == workers else [None] * workers
 
 
 def _say_nothing(model: str, pictures: int, seconds: float) -> None:

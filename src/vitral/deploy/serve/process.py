@@ -26,7 +26,6 @@ class Worker:
     ) -> None:
         self.process = process
         self.models: tuple[ModelFacts, ...] = ()
-        self.core: int | None = None
         self.when_lost: Callable[[], None] = lambda: None  # is called when it ends while nothing is asked of it
         self._reader, self._writer = reader, writer
         self._coming: asyncio.Future[Message] | None = None
@@ -34,7 +33,7 @@ class Worker:
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
-    async def start(cls, settings: ServeSettings, threads: int, core: int | None = None) -> "Worker":
+    async def start(cls, settings: ServeSettings, threads: int) -> "Worker":
         """A process that has loaded its models and tried them; what it cannot load is a VitralError."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -48,7 +47,6 @@ class Worker:
                 env={**os.environ, "OMP_NUM_THREADS": str(threads)},
             )
         worker = cls(process, *await asyncio.open_unix_connection(sock=ours))
-        worker.stay_on(core)
         hello = {"settings": settings.model_copy(update={"tokens": ()}).write(), "threads": threads}
         try:
             head, _ = await worker.ask(hello, patience=None)
@@ -59,13 +57,6 @@ class Worker:
             raise
         worker.models = tuple(ModelFacts.read(one) for one in head["models"])
         return worker
-
-    def stay_on(self, core: int | None) -> None:
-        """Keep it on one core; None: on any. Who wakes a process over a socket draws it to its own core, and so two
-        workers would share one while another had nothing to do."""
-        self.core = core
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(self.process.pid, os.sched_getaffinity(0) if core is None else {core})
 
     async def ask(
         self, head: dict[str, Any], parts: Sequence[Part] = (), patience: float | None = HANG_SECONDS
