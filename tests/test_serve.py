@@ -15,9 +15,11 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from vitral import RecipeError
 from vitral.cli.serve import _by_name, command
+from vitral.deploy.serve import replies
 from vitral.deploy.serve.bodies import Room, pictures_of
 from vitral.deploy.serve.facts import ModelFacts
 from vitral.deploy.serve.messages import next_message, packed
@@ -30,10 +32,12 @@ from vitral.deploy.serve.tensors import InferRequest, pack_bytes, read_request, 
 from vitral.targets import Target
 
 SETTINGS = ServeSettings(models={"digits": "runs/digits"})
+TEXT = st.text(st.characters(exclude_categories=()), max_size=8)  # also halves of surrogate pairs, which JSON can hold
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda some: st.lists(some, max_size=4) | st.dictionaries(st.text(max_size=8), some, max_size=4),
+    st.none() | st.booleans() | st.integers() | st.sampled_from([10**4000, -(10**4000)]) | st.floats() | TEXT,
+    lambda some: st.lists(some, max_size=4) | st.dictionaries(TEXT, some, max_size=4),
 )
+SIDES = st.lists(st.sampled_from([-1, 0, 1, 2, 3, 2**40, 10**4000]) | st.integers(), max_size=4)
 
 
 @given(st.dictionaries(st.text(max_size=5), st.integers()), st.lists(st.binary(max_size=50), max_size=4))
@@ -59,30 +63,65 @@ def refused(call: Callable[[], object]) -> str:
 @given(st.binary(max_size=200), st.none() | st.text(max_size=5) | st.integers(-5, 250).map(str))
 def test_whatever_comes_as_tensors_is_read_or_refused(content: bytes, length: str | None) -> None:
     try:
-        read_request(content, length)
+        read_request(content, length, 512)
     except Refusal as refusal:
         assert refusal.status in (400, 413)
 
 
-@given(JSON, JSON, JSON, st.binary(max_size=40))
-def test_no_table_of_json_breaks_the_reader(one: Any, shape: Any, parameters: Any, rest: bytes) -> None:
+@given(JSON, JSON | SIDES, JSON, st.binary(max_size=40), TEXT)
+def test_no_table_of_json_breaks_the_reader(one: Any, shape: Any, parameters: Any, rest: bytes, id: str) -> None:
+    """Nor the writer of what is answered to it."""
     tensors = [
         {"name": "image", "datatype": "BYTES", "shape": shape, "data": one, "parameters": parameters},
         {"name": "pixels", "datatype": "UINT8", "shape": [2], "data": one},
         one,
     ]
     for tensor in tensors:
-        for more in ({}, {"outputs": one}, {"parameters": parameters}):
-            text = json.dumps({"inputs": [tensor], **more}).encode()
+        for more in ({}, {"outputs": one}, {"parameters": parameters}, {"id": one}):
+            text = json.dumps({"id": id, "inputs": [tensor], **more}).encode()
             try:
-                read_request(text + rest, str(len(text)))
+                asked = read_request(text + rest, str(len(text)), 512)
+                write_response({"model_name": "a"}, {"label": [id]}, asked)
             except Refusal as refusal:
-                assert refusal.status == 400
+                assert refusal.status in (400, 413) and replies.refused(refusal).body
+
+
+def test_what_json_can_hold_goes_back_as_it_came() -> None:
+    good = {"name": "pixels", "datatype": "UINT8", "shape": [1], "data": [1]}
+    body, _ = write_response({}, {"label": ["x"]}, infer(good, id="\ud800"))
+    assert json.loads(body)["id"] == "\ud800"
+    for shape in ([10**4000, 10**4000], [2**31]):
+        assert "whole numbers above 0" in refused(lambda shape=shape: infer({**good, "shape": shape}))  # type: ignore[misc]
+    deep = b'{"id": ' + b"[" * 500 + b"]" * 500 + b', "inputs": [{}]}'
+    refused(lambda: read_request(deep, None, 512))
+
+
+def test_more_pictures_than_may_wait_are_refused_before_they_are_unpacked() -> None:
+    """However many they are: who counts them all stops the server meanwhile."""
+    many = 200_000
+    raw = bytes(4 * many)
+    head = {"name": "image", "datatype": "BYTES", "shape": [many], "parameters": {"binary_data_size": len(raw)}}
+    part = b"--x\r\nContent-Disposition: form-data; filename=a\r\n\r\n\r\n"
+    field = b"--x\r\nContent-Disposition: form-data; name=a\r\n\r\n\r\n"
+    text = json.dumps({"images": ["?"] * many}).encode()  # the first that is read would be refused for another reason
+    for call in (
+        lambda: infer(head, raw),
+        lambda: infer({**head, "shape": [512]}, raw),
+        lambda: infer({"name": "image", "datatype": "BYTES", "shape": [5], "data": ["?"] * many}),
+        lambda: infer({"name": "pixels", "datatype": "UINT8", "shape": [many, 1], "data": []}),
+        lambda: pictures_of(part * many + b"--x--\r\n", "multipart/form-data; boundary=x", 512),
+        lambda: pictures_of(field * many + b"--x--\r\n", "multipart/form-data; boundary=x", 512),
+        lambda: pictures_of(text, "application/json", 512),
+    ):
+        with pytest.raises(Refusal) as caught:
+            call()
+        assert caught.value.status == 413
+    assert len(pictures_of(part * 512 + b"--x--\r\n", "multipart/form-data; boundary=x", 512)) == 512
 
 
 def infer(tensor: dict[str, Any], raw: bytes = b"", **more: Any) -> InferRequest:
     text = json.dumps({"inputs": [tensor], **more}).encode()
-    return read_request(text + raw, str(len(text)))
+    return read_request(text + raw, str(len(text)), 512)
 
 
 def test_a_tensor_is_the_same_as_json_and_as_bytes() -> None:
@@ -125,8 +164,8 @@ def test_a_tensor_that_cannot_be_is_refused_with_the_reason(change: dict[str, An
 def test_an_output_that_is_named_twice_is_refused_and_so_is_much_json() -> None:
     good = {"name": "pixels", "datatype": "UINT8", "shape": [2], "data": [1, 2]}
     assert "named twice" in refused(lambda: infer(good, outputs=[{"name": "label"}] * 2))
-    assert "MB of JSON" in refused(lambda: read_request(b"[" * (MOST_JSON + 1), None))
-    assert "not JSON" in refused(lambda: read_request(b"[" * 100_000, None))
+    assert "MB of JSON" in refused(lambda: read_request(b"[" * (MOST_JSON + 1), None, 512))
+    assert "not JSON" in refused(lambda: read_request(b"[" * 100_000, None, 512))
 
 
 def test_outputs_go_out_in_the_way_that_was_asked_for() -> None:
@@ -147,10 +186,10 @@ def test_files_come_out_of_multipart_as_they_went_in(files: list[bytes]) -> None
     boundary = b"-a-boundary-that-is-in-none-of-them-"
     head = b'--%s\r\nContent-Disposition: form-data; name="image"; filename="%d.png"\r\n\r\n%s\r\n'
     body = b"".join(head % (boundary, number, one) for number, one in enumerate(files)) + b"--%s--\r\n" % boundary
-    found = pictures_of(body, f"multipart/form-data; boundary={boundary.decode()}")
+    found = pictures_of(body, f"multipart/form-data; boundary={boundary.decode()}", 512)
     assert found == [(f"{number}.png", one) for number, one in enumerate(files)]
     assert "ends before" in refused(
-        lambda: pictures_of(body[:-8], f"multipart/form-data; boundary={boundary.decode()}")
+        lambda: pictures_of(body[:-8], f"multipart/form-data; boundary={boundary.decode()}", 512)
     )
 
 
@@ -160,7 +199,7 @@ def test_files_come_out_of_multipart_as_they_went_in(files: list[bytes]) -> None
 )
 def test_whatever_comes_as_pictures_is_read_or_refused(content: bytes, kind: str) -> None:
     try:
-        pictures_of(content, kind)
+        pictures_of(content, kind, 512)
     except Refusal as refusal:
         assert refusal.status in (400, 413, 415)
 
@@ -173,9 +212,9 @@ def test_a_picture_comes_raw_or_as_base64() -> None:
         (json.dumps({"image": text}).encode(), "application/json"),
         (json.dumps({"images": [text]}).encode(), "application/json; charset=utf-8"),
     ):
-        assert pictures_of(body, kind) == [("", b"seven")]
+        assert pictures_of(body, kind, 512) == [("", b"seven")]
     for body in (b'{"image": "?"}', b'{"image": 1}', b'{"url": "http://127.0.0.1/"}', b'{"images": []}', b"[]"):
-        refused(lambda body=body: pictures_of(body, "application/json"))  # type: ignore[misc]
+        refused(lambda body=body: pictures_of(body, "application/json", 512))  # type: ignore[misc]
 
 
 def test_room_is_given_back_whatever_happens() -> None:
@@ -290,3 +329,52 @@ def test_what_cannot_be_served_is_told_in_a_sentence(tmp_path: Path) -> None:
     ):
         done = CliRunner().invoke(command, arguments)
         assert isinstance(done.exception, RecipeError) and sentence in str(done.exception)
+
+
+@pytest.fixture(scope="module")
+def looking() -> Callable[..., tuple[int, bytes]]:
+    """The glass of a small model: status and body of a request."""
+    from vitral.classifier import Classifier
+    from vitral.data.preprocess import Preprocess
+    from vitral.deploy.serve.looking import Looking
+    from vitral.model.config import ViTConfig
+    from vitral.model.vit import ViT
+    from vitral.weights.own import Weights
+
+    model = ViT(ViTConfig(image_size=8, patch_size=4, channels=1, width=16, depth=1, heads=2, classes=2))
+    preprocess = Preprocess(image_size=(8, 8), channels=1, mean=(0.5,), std=(0.5,))
+    one = Classifier(Weights(model, preprocess, ("cat", "dog")))
+    several = {most: Looking(ServeSettings(models={"a": "nowhere"}), most) for most in (1, 2**20)}
+
+    def ask(method: str, path: str, body: bytes = b"", most: int = 2**20) -> tuple[int, bytes]:
+        head, pieces = several[most].glass("a", one, {"method": method, "path": path}, body)
+        return head["status"], b"".join(bytes(piece) for piece in pieces)
+
+    return ask
+
+
+def test_whatever_is_asked_of_the_glass_its_worker_goes_on(looking: Callable[..., tuple[int, bytes]]) -> None:
+    assert looking("GET", "//[x?")[0] == 404
+    assert looking("HEAD", "/") == looking("GET", "/") and looking("HEAD", "/api/pictures")[0] == 404
+    for path in ("/api/pictures/0/maps", "/api/pictures/0/maps?", "/api/pictures/0/maps?x=/y"):
+        assert looking("GET", path, most=1)[0] == 413 and looking("GET", path)[0] == 200
+    for off in (b"[99999999999999999999999]", b"[-1]"):
+        assert looking("POST", "/api/pictures/0/answer", b'{"off":' + off + b"}")[0] in (400, 500)
+
+
+def test_a_picture_that_somebody_sends_to_the_glass_has_a_number_that_nobody_guesses(
+    looking: Callable[..., tuple[int, bytes]],
+) -> None:
+    picture = BytesIO()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(picture, "PNG")
+    numbers = [json.loads(looking("POST", "/api/pictures", picture.getvalue())[1])["number"] for _ in range(40)]
+    assert len(set(numbers)) == 40 and 10**14 <= min(numbers) and max(numbers) < 2**53
+    assert max(numbers) - min(numbers) > 10**13
+    found = [looking("GET", f"/api/pictures/{number}.png")[0] for number in numbers]
+    assert found == 8 * [400] + 32 * [200]  # the newest stay
+
+
+def test_ones_own_pictures_are_examples_only_where_not_everybody_can_ask() -> None:
+    private = {"host": "0.0.0.0", "token_file": "x"}
+    for more, expected in (({}, True), ({"host": "0.0.0.0"}, False), (private, True)):
+        assert ServeSettings(models={}, **more).is_private == expected  # type: ignore[arg-type]

@@ -42,6 +42,9 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"  # what stands in an address without m
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A token a line: requests have to bring one.",
 )
+@click.option(
+    "--glass/--no-glass", default=True, help="Whether one may look inside, at /glass, and send pictures for that."
+)
 @click.option("--log-requests", is_flag=True, help="Also log each request: its address and status.")
 @code_option
 def command(
@@ -56,6 +59,7 @@ def command(
     most_mb: int,
     most_megapixels: int,
     token_file: Path | None,
+    glass: bool,
     log_requests: bool,
     code: tuple[Path, ...],
 ) -> None:
@@ -69,8 +73,8 @@ def command(
         curl --data-binary @seven.png -H "Content-Type: image/png" http://127.0.0.1:8000/predict
 
     POST /predict takes pictures, and answers as `vitral predict --json` prints it. /v2 speaks the Open Inference
-    Protocol (Triton, KServe), /metrics Prometheus, /glass shows the inside. SIGHUP has it load its models anew, and
-    take them over once they answer.
+    Protocol (Triton, KServe), /metrics Prometheus, /glass shows the inside. SIGHUP has it load its models and
+    tokens anew, and take them over once they answer.
     """
     try:
         from vitral.deploy.serve.front import serve
@@ -91,13 +95,14 @@ def command(
         most_mb=most_mb,
         held_mb=max(256, 2 * most_mb),
         most_megapixels=most_megapixels,
-        tokens=_tokens(token_file) if token_file else (),
+        token_file=str(token_file or ""),
+        glass=glass,
         code=tuple(map(str, code)),
         log="requests" if log_requests else "events",
     )
-    if not settings.is_local and not settings.tokens:
+    if not settings.is_private:
         click.echo(
-            f"Whoever reaches {host} may ask, and look inside at /glass: there is no token. "
+            f"Whoever reaches {host} may ask{', and look inside at /glass' * glass}: there is no token. "
             "To ask for one: --token-file FILE, with a token a line.",
             err=True,
         )
@@ -119,17 +124,3 @@ def _by_name(sources: tuple[str, ...]) -> dict[str, str]:
             raise RecipeError(f"Two models are called {name}. Give them names: {name}-2={source}")
         models[name] = source
     return models
-
-
-def _tokens(path: Path) -> tuple[str, ...]:
-    """A token a line; none that can be guessed."""
-    try:
-        tokens = tuple(line.strip() for line in path.read_text().splitlines() if line.strip())
-    except (OSError, UnicodeDecodeError):
-        raise RecipeError(f"{path} cannot be read as text with a token a line.") from None
-    if not tokens or min(map(len, tokens)) < 16:
-        raise RecipeError(
-            f"{path} should have a token a line, each of 16 characters or more. To make one: "
-            'python -c "import secrets; print(secrets.token_urlsafe())"'
-        )
-    return tokens

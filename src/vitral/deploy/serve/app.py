@@ -50,11 +50,14 @@ def app_of(service: Service) -> Starlette:
                 ("POST", "/infer", v2.infer),
             )
         ),
-        ("GET", "/glass", partial(_to_glass, service)),
-        ("GET", "/glass/{name}", partial(_to_glass, service)),
-        ("GET", "/glass/{name}/{path:path}", partial(_glass, service)),
-        ("POST", "/glass/{name}/{path:path}", partial(_glass, service)),
     ]
+    if service.settings.glass:
+        routes += [
+            ("GET", "/glass", partial(_to_glass, service)),
+            ("GET", "/glass/{name}", partial(_to_glass, service)),
+            ("GET", "/glass/{name}/{path:path}", partial(_glass, service)),
+            ("POST", "/glass/{name}/{path:path}", partial(_glass, service)),
+        ]
     app = Starlette(
         routes=[Route(path, _answered(service, path, handler), methods=[method]) for method, path, handler in routes],
         exception_handlers={HTTPException: _no_such_address},
@@ -73,8 +76,8 @@ def _answered(service: Service, path: str, handler: Handler) -> Handler:
         try:
             check_origin(request)
             if not is_open:
-                check_token(request, settings.tokens)
-            if settings.is_local and not settings.tokens:
+                check_token(request, service.tokens)
+            if settings.is_local and not service.tokens:
                 check_host(request)
             response = await handler(request)
         except Refusal as refusal:
@@ -101,7 +104,8 @@ async def _page(service: Service, request: Request) -> Response:
     if request.url.path == "/page.css":
         return Response(STYLE, 200, PAGE, "text/css")
     place = request.headers.get("host", "127.0.0.1:8000")
-    return Response(page(service.pool.models, place, bool(service.settings.tokens)), 200, PAGE, "text/html")
+    html = page(service.pool.models, place, bool(service.tokens), service.settings.glass)
+    return Response(html, 200, PAGE, "text/html")
 
 
 async def _openapi(service: Service, request: Request) -> Response:
@@ -123,7 +127,7 @@ async def _predict(service: Service, request: Request) -> Response:
     service.pool.check_room()  # before the pictures are sent
     with service.room.hold() as take:
         content = await read_body(request, take, service.settings.most_bytes)
-        pictures = pictures_of(content, request.headers.get("content-type", ""))
+        pictures = pictures_of(content, request.headers.get("content-type", ""), service.settings.queue)
         pool, facts = service.pool, service.facts(options.model)
         if options.map:
             return await _map(service, facts, options, [one.content for one in pictures])
@@ -168,7 +172,8 @@ async def _glass(service: Service, request: Request) -> Response:
         raise Refusal(403, "Another page asked, and only the pages of this server are answered.")
     with service.room.hold() as take:
         content = await read_body(request, take, service.settings.most_bytes)
-        head = {"kind": "glass", "model": facts.name, "method": request.method, "path": f"/{path}?{request.url.query}"}
+        query = f"?{request.url.query}" if request.url.query else ""
+        head = {"kind": "glass", "model": facts.name, "method": request.method, "path": f"/{path}{query}"}
         answer = await service.pool.look(head, content, service.expires(None))
     body = b"".join(bytes(part) for part in answer.parts)
     return Response(body, answer.head["status"], answer.head["headers"])

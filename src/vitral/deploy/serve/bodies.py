@@ -16,6 +16,7 @@ from vitral.deploy.serve.tensors import from_base64, read_json
 MOST_NAME = 200  # characters of a picture's name
 # Besides image/…: of a file that is one picture. curl calls whatever it is given by --data-binary the third.
 AS_IT_IS = (b"application/octet-stream", b"", b"application/x-www-form-urlencoded")
+MOST_FIELDS = 16  # of a form, beside its pictures
 
 
 class Named(NamedTuple):
@@ -73,13 +74,17 @@ def too_large(most: int) -> Refusal:
     return Refusal(413, f"The request has more than {most // 2**20} MB. Send less at once.")
 
 
-def pictures_of(content: bytes, content_type: str) -> list[Named]:
-    """The pictures of a body: multipart, JSON, or one file as it is."""
+def too_many(most: int) -> Refusal:
+    return Refusal(413, f"There are more than {most:,} pictures, and no more may wait here. Send fewer at once.")
+
+
+def pictures_of(content: bytes, content_type: str, most: int) -> list[Named]:
+    """The pictures of a body, of which there may be so many: multipart, JSON, or one file as it is."""
     kind, options = parse_options_header(content_type)
     if kind == b"multipart/form-data":
-        pictures = _from_multipart(content, options.get(b"boundary", b""))
+        pictures = _from_multipart(content, options.get(b"boundary", b""), most)
     elif kind == b"application/json":
-        pictures = _from_json(content)
+        pictures = _from_json(content, most)
     elif kind.startswith(b"image/") or kind in AS_IT_IS:
         pictures = [Named("", content)]
     else:
@@ -93,20 +98,22 @@ def pictures_of(content: bytes, content_type: str) -> list[Named]:
     return pictures
 
 
-def _from_json(content: bytes) -> list[Named]:
+def _from_json(content: bytes, most: int) -> list[Named]:
     """{"image": "…base64…"}, or {"images": ["…", …]}."""
     values = read_json(content)
     given = values["images"] if set(values) == {"images"} else [values["image"]] if set(values) == {"image"} else None
     if not isinstance(given, list):
         raise Refusal(400, 'Send {"image": "…"} or {"images": ["…", "…"]}, and each picture as a text of base64.')
+    if len(given) > most:
+        raise too_many(most)
     return [Named("", from_base64(one)) for one in given]
 
 
-def _from_multipart(content: bytes, boundary: bytes) -> list[Named]:
+def _from_multipart(content: bytes, boundary: bytes, most: int) -> list[Named]:
     """Every part that is a file."""
     if not boundary:
         raise Refusal(400, "A multipart body has a boundary, which its Content-Type names.")
-    reader = _Parts()
+    reader = _Parts(most)
     try:
         parser = MultipartParser(boundary, reader.callbacks())
         parser.write(content)
@@ -121,9 +128,10 @@ def _from_multipart(content: bytes, boundary: bytes) -> list[Named]:
 class _Parts:
     """What the parser of multipart tells, put together."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.pictures: list[Named] = []
         self.ended = False
+        self._most, self._parts = most, 0
 
     def callbacks(self) -> Any:
         names = (
@@ -138,6 +146,9 @@ class _Parts:
         return {name: getattr(self, f"_{name}") for name in names}
 
     def _on_part_begin(self) -> None:
+        self._parts += 1
+        if self._parts > self._most + MOST_FIELDS:
+            raise too_many(self._most)
         self._field, self._value, self._disposition = b"", b"", b""
         self._pieces: list[bytes] = []
 
@@ -159,6 +170,8 @@ class _Parts:
         _, options = parse_options_header(self._disposition)
         if b"filename" in options:
             name = options[b"filename"].decode(errors="replace")[:MOST_NAME]
+            if len(self.pictures) == self._most:
+                raise too_many(self._most)
             self.pictures.append(Named(re.sub(r"[^ -~\w]", "", name), b"".join(self._pieces)))
 
     def _on_end(self) -> None:

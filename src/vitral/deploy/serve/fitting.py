@@ -2,7 +2,9 @@
 
 from vitral.data.threads import cores
 from vitral.deploy.serve.pool import Pool, Tell
+from vitral.deploy.serve.process import WorkerLost
 from vitral.deploy.serve.settings import ServeSettings
+from vitral.errors import VitralError
 
 MOST_WORKERS = 8  # unless more are asked for: each holds the models in memory
 SECONDS = 1.5  # that each way is measured
@@ -28,6 +30,10 @@ async def open_fitting(settings: ServeSettings, tell: Tell) -> Pool:
             told += f"; {_words(1, available)}: {alone:,.0f}"
             if alone > rate:
                 await pool.keep_one(available)
+    except WorkerLost:
+        await pool.end()
+        sentence = "A worker ended while it was measured. Where memory is short, --workers has fewer of them."
+        raise VitralError(sentence) from None
     except BaseException:
         await pool.end()
         raise

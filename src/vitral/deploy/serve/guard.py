@@ -4,11 +4,13 @@ import base64
 import hmac
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from vitral.deploy.serve.questions import Refusal
+from vitral.errors import RecipeError
 
 
 def check_origin(request: Request) -> None:
@@ -37,6 +39,20 @@ def check_token(request: Request, tokens: Sequence[str]) -> None:
     # All are compared, each in the same time: how long it takes tells nothing.
     if not sum(hmac.compare_digest(given.strip().encode(), token.encode()) for token in tokens):
         raise Refusal(401, "This needs a token: send the header Authorization: Bearer …")
+
+
+def read_tokens(path: Path) -> tuple[str, ...]:
+    """A token a line; none that can be guessed."""
+    try:
+        tokens = tuple(line.strip() for line in path.read_text().splitlines() if line.strip())
+    except (OSError, UnicodeDecodeError):
+        raise RecipeError(f"{path} cannot be read as text with a token a line.") from None
+    if not tokens or min(map(len, tokens)) < 16:
+        raise RecipeError(
+            f"{path} should have a token a line, each of 16 characters or more. To make one: "
+            'python -c "import secrets; print(secrets.token_urlsafe())"'
+        )
+    return tokens
 
 
 def _place(origin: str) -> str | None:

@@ -1,7 +1,10 @@
 """What a worker shows of its models: where one looked, as a picture, and the glass."""
 
 import io
+import secrets
+import traceback
 from typing import Any
+from urllib.parse import urlsplit
 
 from vitral.classifier import Classifier
 from vitral.deploy.serve.messages import Part
@@ -17,8 +20,8 @@ from vitral.look.readings import FOR_A_CLASS, METHODS
 class Looking:
     """Models that are looked into, made when somebody first asks."""
 
-    def __init__(self, settings: ServeSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: ServeSettings, most_maps: int = MOST_MAPS) -> None:
+        self.settings, self.most_maps = settings, most_maps
         self._inspected: dict[str, InspectedModel] = {}
         self._glasses: dict[str, GlassAnswers] = {}
 
@@ -35,20 +38,37 @@ class Looking:
         overlay_map(pixels, inspected.reading(pixels, method, label)).save(file, "PNG")
         return file.getvalue()
 
-    def glass(self, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[Part]]:
-        """The reply of the glass to a request for `head["path"]` of the model `head["model"]`."""
+    def glass(self, name: str, one: Classifier, head: dict[str, Any], body: bytes) -> tuple[dict[str, Any], list[Part]]:
+        """The reply of the glass of a model to a request for `head["path"]`, and its pieces."""
         try:
-            if head["model"] not in self._glasses:
-                self._glasses[head["model"]] = GlassAnswers.open(
-                    self.settings.models[head["model"]], self.settings.code
-                )
-            answers = self._glasses[head["model"]]
-            if head["path"].endswith("/maps") and answers.inspected.maps_bytes > MOST_MAPS:
-                raise RequestError(413, f"All attention of one picture has more than {MOST_MAPS // 2**20} MB here.")
-            reply = answers.reply(head["method"], head["path"], body)
+            reply = self._reply(name, one, head, body)
+            pieces: list[Part] = list(reply.pieces)  # some of what can go wrong goes wrong here
         except (RequestError, VitralError) as error:
             reply = Reply.failed(error)
-        return {"status": reply.status, "headers": {**HEADERS, "Content-Type": reply.kind}}, list(reply.pieces)
+        except MemoryError:
+            reply = Reply.json({"error": "The memory of this machine is not enough for that."}, 500)
+        except Exception:
+            traceback.print_exc()
+            reply = Reply.json({"error": "Something went wrong here; the log has the details."}, 500)
+        else:
+            return _head(reply), pieces
+        return _head(reply), list(reply.pieces)
+
+    def _reply(self, name: str, one: Classifier, head: dict[str, Any], body: bytes) -> Reply:
+        if name not in self._glasses:
+            # Of what answers, and not loaded once more: the file may have become another one meanwhile.
+            self._glasses[name] = GlassAnswers.of(
+                self._inspect(name, one), self.settings.models[name], self.settings.is_private, any_number
+            )
+        answers = self._glasses[name]
+        try:
+            path = urlsplit(head["path"]).path
+        except ValueError:
+            raise RequestError(404, "There is nothing at this address.") from None
+        if path.endswith("/maps") and answers.inspected.maps_bytes > self.most_maps:
+            most = f"{self.most_maps / 2**20:.0f} MB"
+            raise RequestError(413, f"All attention of one picture has more than {most} here.")
+        return answers.reply("GET" if head["method"] == "HEAD" else head["method"], head["path"], body)
 
     def _inspect(self, name: str, one: Classifier) -> InspectedModel:
         if isinstance(one.inference, GraphModel):
@@ -56,6 +76,15 @@ class Looking:
         if name not in self._inspected:
             self._inspected[name] = InspectedModel(name, one.inference.weights, one.calibration)
         return self._inspected[name]
+
+
+def any_number() -> int:
+    """For a picture that somebody sends: nobody else finds it out. A page can hold it as a number."""
+    return 10**14 + secrets.randbelow(9 * 10**14)
+
+
+def _head(reply: Reply) -> dict[str, Any]:
+    return {"status": reply.status, "headers": {**HEADERS, "Content-Type": reply.kind}}
 
 
 def methods_of(one: Classifier) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ STYLE = files("vitral.look").joinpath("page.css").read_text(encoding="utf-8") + 
 TEMPLATE = files("vitral.deploy.serve").joinpath("page.html").read_text(encoding="utf-8")
 
 
-def page(models: Mapping[str, ModelFacts], place: str, has_tokens: bool) -> str:
+def page(models: Mapping[str, ModelFacts], place: str, has_tokens: bool, has_glass: bool = True) -> str:
     """The page of a server that is asked at `place`, as host:port."""
     addresses = [
         (
@@ -46,6 +46,7 @@ def page(models: Mapping[str, ModelFacts], place: str, has_tokens: bool) -> str:
         "models": [(one, about(one), *_names(one)) for one in models.values()],
         "place": place,
         "has_tokens": has_tokens,
+        "has_glass": has_glass,
         "addresses": addresses,
         "statuses": STATUSES,
         "version": version("vitral"),

@@ -4,10 +4,12 @@ A pool is one generation of models. To take over new ones is to open another poo
 """
 
 import asyncio
-import hashlib
 import math
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,8 @@ MOST_DEATHS = 2  # of workers that had one picture
 BATCH_SHARE = 0.25  # of the deadline that a batch may take
 REMEMBERED = 1_000  # pictures that ended workers
 SLOWEST_START = 30.0  # seconds between two tries to start a worker that does not
+SHORT_LIFE = 5.0  # seconds; after a worker that lived no longer the next one waits, each time longer
+ENDS = Refusal(503, "The server ends. Ask again later.", retry_after=5)
 
 Tell = Callable[[str], None]
 
@@ -42,11 +46,13 @@ class Pool:
         self._running: set[asyncio.Task[None]] = set()  # batches
         self._replacing: set[asyncio.Task[None]] = set()
         self._seconds = 0.0  # of a worker for a picture, the mean of late; 0: not known yet
-        self._deadly: OrderedDict[str, None] = OrderedDict()
+        self._deaths: OrderedDict[str, int] = OrderedDict()  # of workers that had a picture, by its sha256
+        self._short_lives = 0  # workers, one after the other, that ended soon
         self._looking: asyncio.Task[Worker] | None = None
         self._look_lock = asyncio.Lock()
         self._asked = 0  # pictures that workers have
-        self._scheduled = self._ended = False
+        self._looks = 0  # requests for it that are here
+        self._scheduled = self._ended = self._hurries = False
         for worker in workers:
             self._add(worker)
 
@@ -56,8 +62,9 @@ class Pool:
         self._idle.append(worker)
 
     def _lost_idle(self, worker: Worker) -> None:
-        self._idle.remove(worker)
-        self._spawn(self._bury(worker), self._replacing)
+        if worker in self._idle:  # else it has been given work in this very moment, which finds out
+            self._idle.remove(worker)
+            self._spawn(self._bury(worker), self._replacing)
 
     async def _bury(self, worker: Worker) -> None:
         await worker.end()
@@ -66,15 +73,18 @@ class Pool:
     @classmethod
     async def open(cls, settings: ServeSettings, workers: int, threads: int, tell: Tell) -> "Pool":
         """So many workers, all of which have loaded the models and answered."""
-        started = await asyncio.gather(
-            *(Worker.start(settings, threads) for _ in range(workers)), return_exceptions=True
-        )
-        running = [one for one in started if isinstance(one, Worker)]
-        for one in started:
-            if isinstance(one, BaseException):
-                await asyncio.gather(*(worker.end() for worker in running))
-                raise one
-        return cls(settings, threads, running, tell)
+        tasks = [asyncio.create_task(Worker.start(settings, threads)) for _ in range(workers)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            started = await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*(one.end() for one in started if isinstance(one, Worker)))
+            raise
+        return cls(settings, threads, [task.result() for task in tasks], tell)
 
     async def measure(self, seconds: float) -> float:
         """Pictures a second of all workers together."""
@@ -103,10 +113,8 @@ class Pool:
     async def ask(self, model: str, question: Question) -> list[Answer]:
         """The answers to a question; a Refusal where the queue is full, or the time is over."""
         self.check_room(len(question.items), question.expires)
-        if self._deadly:
-            for item in question.items:
-                self._check_deadly(item)
-        self.queue.put(model, question)
+        suspects = [item for item in question.items if self._deaths and self._suspect(item)]
+        self.queue.put(model, question, suspects)
         self._schedule()
         timer = asyncio.get_running_loop().call_at(question.expires, question.expire)
         try:
@@ -139,8 +147,10 @@ class Pool:
     def _dispatch(self) -> None:
         self._scheduled = False
         while self._idle and (taken := self.queue.take(len(self.workers), self._most)):
+            model, items = taken
             # The one that has just worked: what it needs is still near its core.
-            self._spawn(self._run(self._idle.pop(), *taken), self._running)
+            run = self._spawn(self._run(self._idle.pop(), model, items), self._running)
+            run.add_done_callback(partial(_refuse_if_cancelled, items))  # also where it had not begun
 
     @property
     def _most(self) -> int:
@@ -148,10 +158,11 @@ class Pool:
         fits = int(BATCH_SHARE * self.settings.deadline / self._seconds) if self._seconds else PER_BATCH
         return min(max(1, fits), PER_BATCH)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        return task
 
     async def _run(self, worker: Worker, model: str, items: list[Item]) -> None:
         started_at = asyncio.get_running_loop().time()
@@ -161,14 +172,17 @@ class Pool:
             answer = await worker.ask(
                 {"kind": "predict", "model": model, "kinds": kinds}, [item.content for item in items]
             )
+            self._give(items, answer, self.models[model])
         except WorkerLost:
             self._lost(worker, model, items)
             return
         except VitralError as error:
-            for item in items:
-                item.question.refuse(Refusal(422, str(error)))
-        else:
-            self._give(items, answer, self.models[model])
+            _refuse(items, Refusal(422, str(error)))
+        except Exception:
+            _refuse(items, Refusal(500, "A worker said what makes no sense; the log has the details."))
+            await self._bury(worker)
+            self.tell("".join(traceback.format_exc()).rstrip())
+            return
         finally:
             self._asked -= len(items)
         seconds = asyncio.get_running_loop().time() - started_at
@@ -183,45 +197,54 @@ class Pool:
         for item, row, distance, error in zip(items, values, distances.tolist(), answer.head["errors"], strict=True):
             known = None if math.isnan(distance) else distance
             item.question.answer(item.place, Answer(row, known, error))
+            if self._deaths:
+                self._deaths.pop(item.name, None)  # it was not this one
 
     def _lost(self, worker: Worker, model: str, items: list[Item]) -> None:
-        """What it had is asked again, each picture alone; one that has ended two workers is refused."""
+        """What it had is asked again, each picture alone; one that has ended two workers is refused. That is known of
+        the picture, and not of a request: who asks about it may have gone, as a worker that hangs is waited for."""
         self.workers.discard(worker)
-        again, now = [], asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        for name in {item.name for item in items}:
+            self._deaths[name] = min(self._deaths.pop(name, 0) + 1, MOST_DEATHS if len(items) == 1 else MOST_DEATHS - 1)
+        while len(self._deaths) > REMEMBERED:
+            self._deaths.popitem(last=False)
+        again, deadly = [], ""
         for item in items:
-            item.deaths += 1
-            if item.deaths >= MOST_DEATHS:
-                self._refuse_deadly(item)
+            if self._deaths[item.name] >= MOST_DEATHS:
+                deadly = item.name
+                item.question.refuse(_deadly(item.name))
             elif item.question.expires < now:
                 item.question.refuse(LATE)
             else:
                 item.question.started = False
                 again.append(item)
-        self.tell(f"A worker ended ({_how(worker)}), which had {len(items)} pictures; another one is being started.")
         self.queue.put_back(model, again)
         if not self._ended:
-            self._spawn(self._replace(), self._replacing)
+            lived = now - worker.ready_at
+            self._short_lives = self._short_lives + 1 if lived < SHORT_LIFE else 0
+            wait = min(0.25 * 2**self._short_lives, SLOWEST_START) if self._short_lives else 0.0
+            self._spawn(self._replace(wait), self._replacing)
         self._schedule()
+        self.tell(f"A worker ended ({_how(worker)}), which had {len(items)} pictures; another one is being started.")
+        if deadly:
+            self.tell(f"A picture ended {MOST_DEATHS} workers, and is refused from now on: its sha256 is {deadly}.")
 
-    def _refuse_deadly(self, item: Item) -> None:
-        name = hashlib.sha256(item.content).hexdigest()
-        self._deadly[name] = None
-        if len(self._deadly) > REMEMBERED:
-            self._deadly.popitem(last=False)
-        self.tell(f"A picture ended {MOST_DEATHS} workers, and is refused from now on: its sha256 is {name}.")
-        item.question.refuse(_deadly(name))
+    def _suspect(self, item: Item) -> bool:
+        """Whether a worker that had this picture ended; refused is what ended several."""
+        deaths = self._deaths.get(item.name, 0)
+        if deaths >= MOST_DEATHS:
+            raise _deadly(item.name)
+        return deaths > 0
 
-    def _check_deadly(self, item: Item) -> None:
-        if (name := hashlib.sha256(item.content).hexdigest()) in self._deadly:
-            raise _deadly(name)
-
-    async def _replace(self) -> None:
-        """Another worker, tried again and again, more and more seldom."""
-        wait = 0.5
+    async def _replace(self, wait: float) -> None:
+        """Another worker after so many seconds, tried again and again, more and more seldom."""
+        await asyncio.sleep(wait)
+        wait = max(wait, 0.5)
         while not self._ended:
             try:
                 worker = await Worker.start(self.settings, self.threads)
-            except (VitralError, OSError) as error:
+            except Exception as error:
                 self.tell(f"A worker could not be started: {error} It is tried again in {wait:g} s.")
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, SLOWEST_START)
@@ -241,51 +264,111 @@ class Pool:
     async def look(self, head: dict[str, Any], content: bytes, expires: float) -> Message:
         """Maps and the glass: answered one after the other by a worker of their own, so that they hold no answer up. It
         is started when somebody first asks."""
+        self._looks += 1
         try:
-            async with asyncio.timeout_at(expires):
-                await self._look_lock.acquire()
-        except TimeoutError:
-            raise LATE from None
+            try:
+                async with asyncio.timeout_at(expires):
+                    await self._look_lock.acquire()
+            except TimeoutError:
+                raise LATE from None
+            try:
+                return await self._look(head, content, expires)
+            except VitralError as error:
+                raise Refusal(422, str(error)) from None
+            finally:
+                self._look_lock.release()
+        finally:
+            self._looks -= 1
+
+    async def _look(self, head: dict[str, Any], content: bytes, expires: float) -> Message:
+        was_there = self._looking is not None
+        worker = await self._looking_worker()
         try:
-            if self._looking is None:
-                self._looking = asyncio.create_task(Worker.start(self.settings, 1))
-            worker = await asyncio.shield(self._looking)
             return await worker.ask(head, [content])
         except WorkerLost:
             self._looking = None
-            raise Refusal(503, "The worker that draws maps has ended. Ask again.", retry_after=2) from None
-        except VitralError as error:
-            if self._looking and self._looking.done() and self._looking.exception():
-                self._looking = None  # it did not start
-            raise Refusal(422, str(error)) from None
-        finally:
-            self._look_lock.release()
+        # One that rested may have ended before it was asked.
+        if was_there and not self._ended and asyncio.get_running_loop().time() < expires:
+            worker = await self._looking_worker()
+            with suppress(WorkerLost):
+                return await worker.ask(head, [content])
+            self._looking = None
+        raise Refusal(503, "The worker that draws maps has ended. Ask again.", retry_after=2)
+
+    async def _looking_worker(self) -> Worker:
+        """The one that is there, or a new one."""
+        done = self._looking if self._looking and self._looking.done() else None
+        if done and (done.cancelled() or done.exception() or done.result().has_ended):
+            self._looking = None
+        if self._ended:
+            raise ENDS
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._start_looking())
+        starting = self._looking
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            if starting.cancelled():
+                raise ENDS from None
+            raise
+        except Exception as error:
+            self._looking = None
+            raise Refusal(503, f"The worker that draws maps could not be started: {error}", retry_after=2) from None
+
+    async def _start_looking(self) -> Worker:
+        """With the models that answer, and no others."""
+        worker = await Worker.start(self.settings, 1)
+        if worker.models != tuple(self.models.values()):
+            await worker.end()
+            self.when_changed()
+            raise VitralError("There are other models now, which are being taken over. Ask again.")
+
+        def bury() -> None:
+            self._spawn(worker.end(), self._replacing)
+
+        worker.when_lost = bury
+        return worker
+
+    def hurry(self) -> None:
+        """Whatever is still asked: `finish` does not wait for it any more."""
+        self._hurries = True
 
     async def finish(self) -> None:
         """Answer what is there, and end the workers."""
         until = asyncio.get_running_loop().time() + self.settings.deadline + HANG_SECONDS
-        while (self._running or (len(self.queue) and self.workers)) and asyncio.get_running_loop().time() < until:
+        while self._is_busy and not self._hurries and asyncio.get_running_loop().time() < until:
             self._schedule()
             await asyncio.sleep(0.02)
         await self.end()
 
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._running or self._looks or (len(self.queue) and self.workers))
+
     async def end(self) -> None:
         """End the workers at once."""
         self._ended = True
-        self.queue.refuse_all(Refusal(503, "The server ends. Ask again later.", retry_after=5))
-        tasks = [*self._running, *self._replacing]
+        self.queue.refuse_all(ENDS)
+        tasks = [*self._running, *self._replacing, *([self._looking] if self._looking else [])]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._looking:
-            [looking] = await asyncio.gather(self._looking, return_exceptions=True)
-            if isinstance(looking, Worker):
-                await looking.end()
-        await asyncio.gather(*(worker.end() for worker in self.workers))
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        looking = [one for one in ended if isinstance(one, Worker)]
+        await asyncio.gather(*(worker.end() for worker in [*self.workers, *looking]))
 
 
 def _say_nothing(model: str, pictures: int, seconds: float) -> None:
     pass
+
+
+def _refuse(items: Sequence[Item], refusal: Refusal) -> None:
+    for item in items:
+        item.question.refuse(refusal)
+
+
+def _refuse_if_cancelled(items: Sequence[Item], run: asyncio.Task[None]) -> None:
+    if run.cancelled():
+        _refuse(items, ENDS)
 
 
 def _deadly(name: str) -> Refusal:

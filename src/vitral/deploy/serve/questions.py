@@ -1,8 +1,9 @@
 """What waits for a worker: pictures, each with the question that it belongs to, and a queue that has an end."""
 
 import asyncio
+import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -77,7 +78,13 @@ class Item:
     place: int
     kind: Kind
     content: Part
-    deaths: int = field(default=0)  # of workers that had it
+    _name: str = field(default="", init=False)
+
+    @property
+    def name(self) -> str:
+        """Its sha256: the same picture is the same, whoever sends it."""
+        self._name = self._name or hashlib.sha256(self.content).hexdigest()
+        return self._name
 
 
 class Queue:
@@ -92,11 +99,12 @@ class Queue:
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values())) + len(self._suspects)
 
-    def put(self, model: str, question: Question) -> None:
-        """Its pictures wait behind all others."""
-        self._waiting.setdefault(model, deque()).extend(question.items)
+    def put(self, model: str, question: Question, suspects: Collection[Item] = ()) -> None:
+        """Its pictures wait behind all others; suspects of them go alone."""
+        self.put_back(model, suspects)
+        self._waiting.setdefault(model, deque()).extend(item for item in question.items if item not in suspects)
 
-    def put_back(self, model: str, items: Sequence[Item]) -> None:
+    def put_back(self, model: str, items: Collection[Item]) -> None:
         """Those that a worker had when it ended."""
         self._suspects.extend((model, item) for item in items)
 
@@ -106,6 +114,7 @@ class Queue:
         while self._suspects:
             model, item = self._suspects.popleft()
             if item.question.waits():
+                item.question.started = True
                 return model, [item]
         for model in sorted(self._waiting, key=self._since):
             waiting = self._waiting[model]

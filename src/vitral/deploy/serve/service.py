@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 from starlette.requests import Request
 
 from vitral.deploy.serve.bodies import Room
 from vitral.deploy.serve.facts import ModelFacts
+from vitral.deploy.serve.guard import read_tokens
 from vitral.deploy.serve.messages import Part
 from vitral.deploy.serve.metrics import Metrics
 from vitral.deploy.serve.pool import Pool, Tell
@@ -17,9 +19,10 @@ from vitral.deploy.serve.settings import ServeSettings
 class Service:
     """One server."""
 
-    def __init__(self, settings: ServeSettings, pool: Pool, tell: Tell) -> None:
+    def __init__(self, settings: ServeSettings, pool: Pool, tell: Tell, tokens: Sequence[str] = ()) -> None:
         self.settings, self.tell = settings, tell
         self.room, self.metrics = Room(settings), Metrics()
+        self.tokens = tokens
         self.ends = False
         self.use(pool)
 
@@ -27,6 +30,11 @@ class Service:
         """Ask this pool from now on."""
         pool.batches = self.metrics.batch
         self.pool = pool
+
+    def read_tokens(self) -> None:
+        """Those that are in the file now; a RecipeError where it cannot be, and the old ones stay."""
+        if self.settings.token_file:
+            self.tokens = read_tokens(Path(self.settings.token_file))
 
     @property
     def is_ready(self) -> bool:

@@ -16,6 +16,9 @@ IDLE_SECONDS = 30.0  # a connection between two requests
 SILENT_SECONDS = 30.0  # a client that takes nothing of its answer
 MOST_MAPS = 64 * 2**20  # bytes of attention that the glass sends at once
 HANG_SECONDS = 60.0  # after which a worker that is busy with one batch is ended
+# In which a worker has to have its models: ten minutes read 60 GB from a disk of 100 MB a second. What takes longer
+# hangs, in a network file system that has gone for example.
+LOAD_SECONDS = 600.0
 
 
 class ServeSettings(Settings):
@@ -36,9 +39,11 @@ class ServeSettings(Settings):
     most_mb: StrictInt = Field(default=32, ge=1)  # of one request
     held_mb: StrictInt = Field(default=256, ge=1)  # of all requests together
     most_megapixels: StrictInt = Field(default=64, ge=1)  # of one picture
-    tokens: tuple[str, ...] = Field(
-        default=(), repr=False
-    )  # one of these has to come with a request; none: all may ask
+    token_file: str = ""  # a token a line, one of which has to come with a request; none: all may ask
+    glass: bool = True  # whether one may look inside
+    head_seconds: float = HEAD_SECONDS  # these three are other ones in tests
+    body_seconds: float = BODY_SECONDS
+    silent_seconds: float = SILENT_SECONDS
     code: tuple[str, ...] = ()  # files of Python that may be run
     log: Literal["events", "requests"] = "events"
 
@@ -51,3 +56,8 @@ class ServeSettings(Settings):
     def is_local(self) -> bool:
         """Whether only this machine can ask."""
         return self.host in ("127.0.0.1", "localhost", "::1")
+
+    @property
+    def is_private(self) -> bool:
+        """Whether not everybody can ask: only then one's own pictures are shown as examples."""
+        return self.is_local or bool(self.token_file)

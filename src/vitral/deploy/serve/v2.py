@@ -48,7 +48,9 @@ class V2:
         service.pool.check_room()
         with service.room.hold() as take:
             content = await read_body(request, take, service.settings.most_bytes)
-            asked = read_request(content, request.headers.get("inference-header-content-length"))
+            asked = read_request(
+                content, request.headers.get("inference-header-content-length"), service.settings.queue
+            )
             pool, facts = service.pool, self._facts(request)
             pictures = _pictures_of(asked, facts)
             _check_outputs(asked, facts)

@@ -1,14 +1,10 @@
 """A model process: it decodes, prepares and computes what the front hands it, and opens no socket of its own.
 
-    python -m vitral.deploy.serve.worker FILE-DESCRIPTOR
-
-The front ends it by closing the socket. What a picture can do to a process it does to this one.
+start_worker.py begins it. What a picture can do to a process it does to this one.
 """
 
 import io
-import signal
 import socket
-import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -130,12 +126,10 @@ class Models:
         return done / passed
 
 
-def main() -> None:
-    """Load, say what is there, and answer until the front has gone."""
-    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # are for the front, which ends this process
-        signal.signal(sign, signal.SIG_IGN)
+def serve(descriptor: int) -> None:
+    """Load, say what is there, and answer over this socket until the front has gone."""
     warnings.filterwarnings("ignore", module=r"PIL\.")  # of a damaged picture we say what is wrong ourselves
-    with socket.socket(fileno=int(sys.argv[1])) as channel, channel.makefile("rwb") as file:
+    with socket.socket(fileno=descriptor) as channel, channel.makefile("rwb") as file:
         try:
             _serve(file)  # type: ignore[arg-type]
         except (BrokenPipeError, ConnectionResetError):
@@ -172,8 +166,5 @@ def _answer(models: Models, message: Message) -> tuple[dict[str, Any], list[Part
     if head["kind"] == "map":
         name = head["model"]
         return {}, [models.looking.overlay(name, models.models[name], head["method"], bytes(parts[0]))]
-    return models.looking.glass(head, bytes(parts[0]))
-
-
-if __name__ == "__main__":
-    main()
+    name = head["model"]
+    return models.looking.glass(name, models.models[name], head, bytes(parts[0]))

@@ -98,21 +98,32 @@ class GlassAnswers:
     @classmethod
     def open(cls, source: str | Path, code: Code = ()) -> "GlassAnswers":
         """Of a run or of weights, with example pictures."""
-        inspected = InspectedModel.load(source, code)
+        return cls.of(InspectedModel.load(source, code), source)
+
+    @classmethod
+    def of(
+        cls,
+        inspected: InspectedModel,
+        source: str | Path,
+        own: bool = True,
+        new_number: Callable[[], int] | None = None,
+    ) -> "GlassAnswers":
+        """Of a model that is loaded. Examples are the run's own test pictures only with `own`; `new_number` says which
+        number a picture that is sent will have."""
         if len(inspected.targets) > 1 or inspected.targets[0].kind == "number":
             words = ", ".join(f"{target.name} ({target.kind})" for target in inspected.targets)
             raise RecipeError(
                 f"The glass shows the probabilities of classes or of labels, and {inspected.name} has {words}. "
                 f"vitral look {source} PICTURE explains what it says."
             )
-        return cls(inspected, Shelf(inspected.preprocess, examples(source, inspected.preprocess)))
+        return cls(inspected, Shelf(inspected.preprocess, examples(source, inspected.preprocess, own), new_number))
 
     def reply(self, method: str, target: str, body: bytes = b"") -> Reply:
         """The reply to a request for `target`, a path with its query; raises RequestError or VitralError."""
         path = urlsplit(target).path
-        if method == "GET" and path in self._static:
+        if method in ("GET", "HEAD") and path in self._static:
             return Reply.of(*self._static[path])
-        for pattern, route in GET if method == "GET" else POST:
+        for pattern, route in GET if method in ("GET", "HEAD") else POST:
             if match := re.fullmatch(pattern, path):
                 return route(self, target, body, *match.groups())
         raise RequestError(404, "There is nothing at this address.")
@@ -183,7 +194,7 @@ def _numbers(body: bytes) -> list[int]:
 
 
 Routes = Iterable[tuple[str, Callable[..., Reply]]]
-PICTURE = r"/api/pictures/(\d{1,9})"
+PICTURE = r"/api/pictures/(\d{1,15})"
 GET: Routes = (
     (r"/api/model", GlassAnswers._model),
     (PICTURE, GlassAnswers._picture),

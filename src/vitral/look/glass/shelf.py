@@ -2,7 +2,10 @@
 
 import io
 import threading
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from vitral.data.preprocess import Preprocess
@@ -42,20 +45,25 @@ class Shelf:
     (1, 8, 8)
     """
 
-    def __init__(self, preprocess: Preprocess, examples: list[ShelfPicture]) -> None:
+    def __init__(
+        self, preprocess: Preprocess, examples: list[ShelfPicture], new_number: Callable[[], int] | None = None
+    ) -> None:
         self._preprocess = preprocess
         self._pictures = dict(enumerate(examples))
-        self._next = self.examples = len(examples)
+        self.examples = len(examples)
+        self._new_number = new_number or count(self.examples).__next__
+        self._uploads: deque[int] = deque()  # the oldest first
         self._lock = threading.Lock()
 
     def add(self, content: bytes) -> int:
         """Add a picture from the bytes of a file of any kind that Vitral reads; returns its number."""
         picture = ShelfPicture(self._preprocess.resized(content), "your picture")
         with self._lock:
-            number = self._next
-            self._next += 1
+            number = self._new_number()
             self._pictures[number] = picture
-            self._pictures.pop(number - MOST_UPLOADS if number - MOST_UPLOADS >= self.examples else -1, None)
+            self._uploads.append(number)
+            if len(self._uploads) > MOST_UPLOADS:
+                self._pictures.pop(self._uploads.popleft(), None)
         return number
 
     def __getitem__(self, number: int) -> ShelfPicture:
@@ -65,9 +73,10 @@ class Shelf:
             raise DataError(f"There is no picture {number} any more. Choose one, or drop one in.") from None
 
 
-def examples(source: str | Path, preprocess: Preprocess) -> list[ShelfPicture]:
-    """The run's own test pictures, where its source is at hand; else digits or scikit-learn's photos."""
-    for read in (_own, _digits, _photos):
+def examples(source: str | Path, preprocess: Preprocess, own: bool = True) -> list[ShelfPicture]:
+    """The run's own test pictures, where its source is at hand and they may be shown; else digits or scikit-learn's
+    photos."""
+    for read in (*([_own] if own else []), _digits, _photos):
         try:
             if pictures := read(source, preprocess):
                 return pictures
