@@ -32,7 +32,6 @@ import torch
 from filelock import FileLock, Timeout
 from ladder_candidates import CANDIDATES, FINALISTS, LONGER
 
-from vitral.training.allocator import keep_freed_memory
 from vitral.training.folds import train_steps
 from vitral.training.preparation import Plan, prepared
 from vitral.training.speed import FASTER, bfloat16_speed
@@ -151,7 +150,7 @@ def learn(job: Job, ratio: float) -> dict[str, Any]:
 
 def lines() -> dict[str, dict[str, Any]]:
     rows = LINES.read_text().splitlines() if LINES.exists() else []
-    return {line["job"]: line for line in map(json.loads, rows)}
+    return {line["job"]: line for line in map(json.loads, rows) if line["precision"] == precision()}
 
 
 def ratio_of(candidate: str, known: dict[str, dict[str, Any]]) -> float | None:
@@ -174,9 +173,8 @@ def do(job: Job, work: Path) -> bool:
     """Do it, unless it is done, another process is at it, or its ratio is not known yet."""
     if job.name in lines() or (job.kind != "ratio" and ratio_of(job.candidate, lines()) is None):
         return False
-    lock = FileLock(work / f"{job.name.replace('/', '-')}.lock")
     try:
-        lock.acquire(timeout=0)
+        lock = FileLock(work / f"{job.name.replace('/', '-')}.lock").acquire(timeout=0)
     except Timeout:
         return False
     with lock:
@@ -253,7 +251,6 @@ def main() -> None:
     if given.table or given.plan:
         return table() if given.table else plan()
     torch.set_num_threads(1)
-    keep_freed_memory(True)  # as in `vitral train`
     given.work.mkdir(parents=True, exist_ok=True)
     work_off(given.most, given.only, given.work, given.while_there)
 

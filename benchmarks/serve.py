@@ -1,11 +1,11 @@
 """A server under load, beside LitServe and beside a plain loop.     python benchmarks/serve.py [MODEL ...] [--rounds 3]
 
 MODEL is `tiny` (ViT-Ti/16 at 224 pixels, from the data directory, on its pictures), `tiny-onnx`, the same as an ONNX
-file, or `cifar` (the model of the recipe cifar10, at 32 pixels). `plain` decodes, prepares and asks in batches of 32,
-from the same JPEG bytes: a process of one thread on each core, or one process with them all, whichever is faster. The
-two servers answer the same bodies (a JPEG as base64 in JSON) with as many workers of a thread each. LitServe has the
-best of batches of 8 and 32 and three timeouts, found first. Clients are a process of their own, each with a connection
-that it keeps, and ask again as soon as they are answered.
+file, or `cifar` (60 steps of the recipe cifar10, at 32 pixels, on pictures of that set). `plain` decodes, prepares and
+asks in batches of 32, from the same JPEG bytes: a process of one thread on each core, or one process with them all,
+whichever is faster. The two servers answer the same bodies (a JPEG as base64 in JSON) with as many workers of a thread
+each. LitServe has the best of batches of 8 and 32 and three timeouts, found first. Clients are a process of their own,
+each with a connection that it keeps, and ask again as soon as they are answered.
 
 All take turns in every round; who has no turn is stopped (SIGSTOP). Told is the median of the rounds, with the least
 and most; machines are shared, so ratios are those of a round, and `core_ms` tells what a picture takes of a core in all
@@ -251,23 +251,36 @@ def tell(name: str, found: dict[str, Any]) -> None:
         print(f"  {way} {clients or ''}: {', '.join(cells)}")
 
 
+TITLES = {"tiny": "ViT-Ti/16, 224 px", "tiny-onnx": "the same as ONNX", "cifar": "recipe cifar10, 32 px"}
+
+
 def draw(results: dict[str, Any]) -> None:
-    """Pictures a second, for each model."""
+    """Pictures a second, for each model: the median of the rounds, with the least and most."""
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(results), figsize=(4 * len(results), 3), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(1, len(results), figsize=(3.4 * len(results), 3.4), squeeze=False, layout="constrained")
     for axis, (name, found) in zip(axes[0], results.items(), strict=True):
-        for place, way in enumerate(("vitral", "litserve")):
+        for place, (way, label, colour) in enumerate((("vitral", "Vitral", "C0"), ("litserve", "LitServe", "C1"))):
             rates = [
-                [row["rate"] for row in found["rows"] if (row["name"], row["clients"]) == (way, n)] for n in CLIENTS
+                sorted(row["rate"] for row in found["rows"] if (row["name"], row["clients"]) == (way, n))
+                for n in CLIENTS
             ]
-            axis.bar([n + 0.4 * place for n in range(3)], [statistics.median(one) for one in rates], 0.38, label=way)
-        rates = [row["rate"] for row in found["rows"] if row["name"] == "plain"]
-        axis.axhline(statistics.median(rates), color="grey", linestyle="--", label="plain loop")
-        axis.set(title=name, xticks=[0.2, 1.2, 2.2], xticklabels=CLIENTS, xlabel="clients")
+            middle = [statistics.median(one) for one in rates]
+            spread = [
+                [one - each[0] for one, each in zip(middle, rates, strict=True)],
+                [each[-1] - one for one, each in zip(middle, rates, strict=True)],
+            ]
+            places = [n + 0.4 * (place - 0.5) for n in range(len(CLIENTS))]
+            axis.bar(places, middle, 0.38, yerr=spread, label=label, color=colour, ecolor="0.25", capsize=3)
+        plain = statistics.median(row["rate"] for row in found["rows"] if row["name"] == "plain")
+        axis.axhline(plain, color="0.35", linestyle="--", linewidth=1.2, label="a plain loop, without a server")
+        axis.set(xticks=range(len(CLIENTS)), xticklabels=CLIENTS, xlabel="clients")
+        axis.set_title(TITLES.get(name, name), fontsize="medium")
+        axis.spines[["top", "right"]].set_visible(False)
     axes[0][0].set_ylabel("pictures a second")
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(OUT / "load.png", dpi=150)
+    plt.close(figure)
 
 
 def prepare(name: str, folder: Path) -> tuple[str, str]:
@@ -282,19 +295,18 @@ def prepare(name: str, folder: Path) -> tuple[str, str]:
         return str(source), str(pictures)
     from PIL import Image
 
-    from vitral import Preprocess, ViT, ViTConfig, Weights
-    from vitral.recipes import RECIPES
-    from vitral.weights.own import write_weights
+    from vitral.data.config import Data
+    from vitral.data.sources import open_source
 
-    config = RECIPES["cifar10"].model
-    model = ViT(ViTConfig.model_validate(config.write() | {"channels": 3, "classes": 10}))
-    preprocess = Preprocess(image_size=(32, 32), channels=3, mean=(0.5,) * 3, std=(0.25,) * 3)
-    write_weights(folder / "cifar.safetensors", Weights(model, preprocess, tuple("abcdefghij")))
+    run = ROOT / "build" / "cifar10-60steps"  # is kept for the next time
+    if not run.exists():
+        command = [sys.executable, "-m", "vitral", "train", "cifar10", "train.budget=60steps", "--out", str(run)]
+        subprocess.run(command, check=True)
     (folder / "pictures").mkdir()
-    for number, path in enumerate(sorted((DATA / "imagenette-mini" / "val").rglob("*.JPEG"))):
-        with Image.open(path) as image:
-            image.convert("RGB").resize((32, 32)).save(folder / "pictures" / f"{number}.JPEG")
-    return str(folder / "cifar.safetensors"), str(folder / "pictures")
+    index = open_source(Data(source="cifar10"))
+    for number in range(PICTURES):
+        Image.fromarray(index.storage.read(number)).save(folder / "pictures" / f"{number:03}.JPEG", quality=90)
+    return str(run), str(folder / "pictures")
 
 
 def read(folder: str) -> list[bytes]:

@@ -1,6 +1,6 @@
 """From nothing, by the number of photographs: what `vitral train FOLDER` chooses, beside other settings.
 
-    python benchmarks/sizes.py [--counts 5000,45000,20000] [--seconds 180]
+    python benchmarks/sizes.py [--counts 5000,45000,20000] [--seconds 180] [--way "as chosen"]
 
 CIFAR-10 enlarged to 96 pixels. Each training has as many steps as take so many seconds of one core, by what ten steps
 of its setting take, and is measured on 5,000 other pictures of the official training set. A line of JSON each.
@@ -52,7 +52,8 @@ class Enlarged:
 @click.command(help=__doc__)
 @click.option("--counts", default="5000,45000,20000")
 @click.option("--seconds", default=180.0)
-def main(counts: str, seconds: float) -> None:
+@click.option("--way", "ways", multiple=True, type=click.Choice([*WAYS]), default=[*WAYS])
+def main(counts: str, seconds: float, ways: tuple[str, ...]) -> None:
     index = open_python(Enlarged(), Data())
     size, patch = sizes_for(SIDE, SIDE)
     augment, _ = augment_for(3, SIDE)
@@ -60,9 +61,9 @@ def main(counts: str, seconds: float) -> None:
         splits = np.full(len(index.samples), "test", dtype="<U10")
         splits[:count], splits[-HELD_OUT:] = "train", "validation"
         train = quick_train("none", batch_size_for(count, 600.0))
-        for way, changes in WAYS.items():
+        for way in ways:
             recipe = Recipe(model=quick_model(size, patch), train=train)
-            recipe = recipe.changed({"data.source": "python:Enlarged", "data.augment": augment.write(), **changes})
+            recipe = recipe.changed({"data.source": "python:Enlarged", "data.augment": augment.write(), **WAYS[way]})
             steps = max(10, int(seconds / second_a_step(recipe, splits, index)))
             plan = prepared(recipe, splits, index=index)
             began = time.process_time()

@@ -24,7 +24,6 @@ from vitral.model import build
 from vitral.model.norms import LayerScale
 from vitral.model.vit import Attention
 from vitral.recipes.cifar10 import cifar10
-from vitral.training.allocator import keep_freed_memory
 from vitral.training.learner import Learner
 
 PARTS = {  # the first that fits
@@ -98,9 +97,8 @@ def ways(precision: str, rounds: int) -> None:
     scale, split = LayerScale.forward, Attention.queries_keys_values
     learner, images = learner_in(precision), batch()
 
-    def use(forward: Any, qkv: Any, muon: str, keep: bool = False) -> Callable[[], None]:
+    def use(forward: Any, qkv: Any, muon: str) -> Callable[[], None]:
         def change() -> None:
-            keep_freed_memory(keep)
             LayerScale.forward, Attention.queries_keys_values = forward, qkv  # type: ignore[method-assign]
             learner.optimizers.set_precision(muon)
 
@@ -110,8 +108,7 @@ def ways(precision: str, rounds: int) -> None:
         "as it was": use(scaled_in_float32, split_last, "float32"),
         "LayerScale in the branch's numbers": use(scale, split_last, "float32"),
         "… queries, keys, values split before they turn": use(scale, split, "float32"),
-        "… Newton-Schulz in the step's numbers": use(scale, split, precision),
-        "… freed memory is kept (as it is)": use(scale, split, precision, keep=True),
+        "… Newton-Schulz in the step's numbers (as it is)": use(scale, split, precision),
     }
     took: dict[str, list[float]] = {name: [] for name in in_turn}
     pages = dict.fromkeys(in_turn, 0)  # that were fetched from the system anew
@@ -141,7 +138,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=16)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed_memory(True)
     if given.ways:
         return ways(given.precision, given.rounds)
     shares(given.precision, given.steps)

@@ -26,7 +26,7 @@ PLACES = {
     "_load_global_deps": ("torch/__init__.py", "import of torch"),
     "prepare": ("vitral/training/preparation.py", "preparation"),
     "measure_pace": ("vitral/training/budget.py", "trial of steps"),
-    "_begin": ("vitral/cli/train.py", "begin"),
+    "_begin": ("vitral/cli/display.py", "begin"),
 }
 HANGS = 60  # seconds
 

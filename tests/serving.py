@@ -3,8 +3,11 @@
 import asyncio
 import http.client
 import json
+import math
 import os
+import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -99,7 +102,12 @@ class Serving:
 
     def memory(self) -> int:
         """Bytes that the front has in memory."""
-        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return resident(self.process.pid)
+
+    def metric(self, name: str) -> float:
+        """What /metrics says; of all paths, statuses and models together."""
+        lines = self.ask("GET", "/metrics").content.decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if re.match(rf"{name}[ {{]", line))
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Wait until it does."""
@@ -107,6 +115,20 @@ class Serving:
         while not holds():
             assert time.monotonic() < end, self.lines
             time.sleep(0.05)
+
+
+def resident(pid: int) -> int:
+    """Bytes that a process has in memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def allow_files(count: int) -> int:
+    """How many files this process may open from now on: so many, or as many as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
 
 
 def png(pixels: Any) -> bytes:
@@ -124,12 +146,15 @@ def digits(count: int) -> list[bytes]:
 class Client:
     """Several who ask one thing after the other, each over a connection that it keeps."""
 
-    def __init__(self, port: int, pictures: Sequence[bytes]) -> None:
+    def __init__(self, port: int, pictures: Sequence[bytes], pause: float = 0.0) -> None:
         self.port, self.pictures = port, pictures
+        self.pause = pause  # seconds that one waits who was refused
         self.statuses: Counter[int] = Counter()
         self.answers: list[tuple[int, list[Any]]] = []  # the number of the picture, and what was said
         self.seconds: list[float] = []  # of what was answered
         self.refusals: list[dict[str, str]] = []  # their headers
+        self.refused_in: list[float] = []  # seconds
+        self.probes: list[float] = []  # seconds
         self.broken: list[str] = []  # no answer at all
         self.closed = 0  # connections that ended between two requests
 
@@ -160,6 +185,45 @@ class Client:
         if writer:
             writer.close()
 
+    async def offer(self, rate: float, goes_on: Callable[[], bool]) -> None:
+        """So many requests a second, whatever becomes of them, each over a connection that nobody uses."""
+        free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        asking, offered, started_at = set[asyncio.Task[None]](), 0, time.monotonic()
+
+        async def one(number: int) -> None:
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    pair = free.pop() if free else await asyncio.open_connection("127.0.0.1", self.port)
+                    if await self._ask(number, *pair):
+                        free.append(pair)
+                    else:
+                        pair[1].close()
+            except (EOFError, OSError, TimeoutError) as error:
+                self.broken.append(repr(error))
+
+        while goes_on():
+            while offered < rate * (time.monotonic() - started_at):
+                task = asyncio.create_task(one(offered % len(self.pictures)))
+                asking.add(task)
+                task.add_done_callback(asking.discard)
+                offered += 1
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*asking)
+        for _, writer in free:
+            writer.close()
+
+    async def probe(self, goes_on: Callable[[], bool]) -> None:
+        """Ask again and again whether it lives, which no worker is needed for: how long that takes is what the front,
+        this process and the machine add to an answer."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        while goes_on():
+            started_at = time.monotonic()
+            writer.write(b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            await read_reply(reader)
+            self.probes.append(time.monotonic() - started_at)
+            await asyncio.sleep(0.02)
+        writer.close()
+
     async def _ask(self, number: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         started_at, picture = time.monotonic(), self.pictures[number]
         writer.write(request(picture))
@@ -170,6 +234,9 @@ class Client:
             self.answers.append((number, json.loads(content)))
         else:
             self.refusals.append(headers)
+            self.refused_in.append(time.monotonic() - started_at)
+            if self.pause:
+                await asyncio.sleep(self.pause)
         return headers.get("connection") != "close"
 
     def wrong(self, expected: Sequence[dict[str, Any]], most: float = 1e-5) -> int:
@@ -183,6 +250,13 @@ def request(picture: bytes, *headers: str) -> bytes:
     return "\r\n".join([*lines, f"Content-Length: {len(picture)}", "", ""]).encode() + picture
 
 
+def damaged(content: bytes, chance: random.Random) -> bytes:
+    """A request of which something is lost, doubled or changed."""
+    start, end = sorted(chance.randrange(len(content)) for _ in range(2))
+    middle = (b"", 2 * content[start:end], chance.randbytes(end - start), content[start:end][::-1])[chance.randrange(4)]
+    return content[:start] + middle + content[end:]
+
+
 async def read_reply(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body."""
     first, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
@@ -191,8 +265,13 @@ async def read_reply(reader: asyncio.StreamReader) -> tuple[int, dict[str, str],
 
 
 def same(said: dict[str, Any], expected: dict[str, Any], most: float = 1e-5) -> bool:
-    """Whether two answers are, as far as floats can be."""
+    """Whether two answers are, as far as floats can be. Of `expected` all classes are there, of the other 100."""
     ours, theirs = (
         {one["label"]: one["probability"] for one in answer["probabilities"]} for answer in (said, expected)
     )
-    return ours.keys() == theirs.keys() and all(abs(ours[name] - theirs[name]) <= most for name in ours)
+    return len(ours) == min(len(theirs), 100) and all(abs(ours[name] - theirs[name]) <= most for name in ours)
+
+
+def last(seconds: Sequence[float], share: float = 0.99) -> float:
+    """What this share of them does not exceed."""
+    return sorted(seconds)[max(0, math.ceil(share * len(seconds)) - 1)]

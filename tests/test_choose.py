@@ -22,7 +22,7 @@ from vitral.evaluation.paired import luck
 from vitral.model import build
 from vitral.progress import Progress, drain
 from vitral.recipes import find_recipe, has_pictures
-from vitral.recipes.choose import choose
+from vitral.recipes.choose import augment_for, choose
 from vitral.run import Baseline
 from vitral.training.baseline import baseline
 from vitral.training.preparation import complete
@@ -317,3 +317,9 @@ def test_a_model_of_another_kind_is_chosen_as_small(kind: str, size: tuple[int, 
     model = build(complete(recipe.model, chosen.index))
     assert sum(one.numel() for one in model.parameters()) < 400_000
     assert model(torch.zeros(1, 3, *recipe.model.height_width)).shape == (1, 3)
+
+
+def test_what_is_seen_only_a_few_times_is_cropped_less() -> None:
+    often, seldom = (augment_for(3, 224, passes)[0] for passes in (20, 4))
+    assert often.crop < seldom.crop and often.brightness and not seldom.brightness
+    assert augment_for(3, 32, passes=1) == augment_for(3, 32)  # small pictures are moved, not cropped

@@ -162,21 +162,21 @@ def test_polar_express_brings_singular_values_nearer_to_1_than_muon() -> None:
     muons = run_python(str(BENCHMARKS / "candidates" / "muons.py"))[0]
     updates = torch.randn(3, 48, 96)
     far = {}
-    for kind in ("OtherMuon", "PolarExpress"):
+    for kind in ("MuonOptimizer", "PolarExpress"):
         optimizer = muons[kind]([{"params": [torch.nn.Parameter(torch.zeros(2, 2))], "lr": 1.0}], {}, 0.95)
-        far[kind] = float((torch.linalg.svdvals(optimizer.nearest(updates, [])) - 1).abs().max())
-    assert far["PolarExpress"] < 0.15 < far["OtherMuon"] < 0.6
+        far[kind] = float((torch.linalg.svdvals(optimizer.nearest(updates)) - 1).abs().max())
+    assert far["PolarExpress"] < 0.15 < far["MuonOptimizer"] < 0.6
 
 
 def test_normuon_makes_rows_equally_large_and_the_whole_stays_as_large() -> None:
     muons = run_python(str(BENCHMARKS / "candidates" / "muons.py"))[0]
     make = {"params": [torch.nn.Parameter(torch.zeros(2, 2))], "lr": 1.0}
-    plain, even = (muons[kind]([dict(make)], {}, 0.95) for kind in ("OtherMuon", "NorMuon"))
+    plain, even = (muons[kind]([dict(make)], {}, 0.95) for kind in ("MuonOptimizer", "NorMuon"))
     updates = torch.randn(1, 96, 48) * torch.linspace(0.1, 3, 96)[:, None]
-    before, after = plain.nearest(updates, []), even.nearest(updates, [])
+    before, after = plain.nearest(updates), even.nearest(updates)
     assert_close(after.norm(), before.norm())
     assert after.norm(dim=2).std() < 0.01 * before.norm(dim=2).std()
-    assert not even.nearest(torch.zeros(1, 48, 48), []).any()  # the head starts at zero: at first there are none
+    assert not even.nearest(torch.zeros(1, 48, 48)).any()  # the head starts at zero: at first there are none
 
 
 def test_the_cnn_keeps_the_norm_of_its_filters_and_starts_as_the_identity() -> None:

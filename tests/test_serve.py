@@ -23,8 +23,9 @@ from vitral.deploy.serve import replies
 from vitral.deploy.serve.bodies import Room, pictures_of
 from vitral.deploy.serve.facts import ModelFacts
 from vitral.deploy.serve.messages import next_message, packed
-from vitral.deploy.serve.openapi import openapi, page
+from vitral.deploy.serve.openapi import openapi
 from vitral.deploy.serve.options import Options
+from vitral.deploy.serve.page import page
 from vitral.deploy.serve.questions import Answer, Kind, Question, Queue, Refusal
 from vitral.deploy.serve.settings import MOST_JSON, PER_BATCH, ServeSettings
 from vitral.deploy.serve.tensors import InferRequest, pack_bytes, read_request, unpack_bytes, write_response
@@ -305,9 +306,12 @@ def test_the_page_shows_every_address_and_nothing_from_elsewhere() -> None:
         has_distance=False,
     )
     described = openapi({"pets": facts})
-    html = page(described)
-    assert all(path in html for path in described["paths"]) and "<b>" not in html and "//" not in html
-    assert "<script" not in html and json.dumps(described)
+    html = page({"pets": facts}, "127.0.0.1:8000", has_tokens=False)
+    assert all(path in html for path in described["paths"]) and "<b>" not in html and "<script" not in html
+    assert html.replace("http://127.0.0.1:8000/predict", "").count("//") == 0  # nothing is loaded from elsewhere
+    assert "Look inside" not in html and json.dumps(described)  # an exported file has no inside
+    maps = facts.model_copy(update={"methods": ("rollout",)})
+    assert 'href="glass/pets/"' in page({"pets": maps}, "127.0.0.1:8000", has_tokens=True)
 
 
 def test_models_are_called_by_their_folders_or_as_they_are_told() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from conftest import quick_digits
-from serving import Client, Serving, digits, png, read_reply, request
+from serving import Client, Serving, allow_files, damaged, digits, last, png, read_reply, request, resident
 from test_glass import Reply
 from vitral import Classifier, Run, train
 
@@ -167,24 +168,36 @@ def test_the_server_ends_when_all_that_was_accepted_is_answered(mortal: Run) -> 
 
 
 def test_far_too_much_is_refused_at_once_and_what_is_accepted_comes_in_time(mortal: Run) -> None:
-    """A worker takes 50 ms for a picture; sixty clients ask for ten times that, and do not wait when refused."""
-    arguments = ("--code", code_of(mortal), "--workers", 1, "--threads", 1, "--deadline", 1, "--queue", 40)
-    expected = expected_of(mortal, [GREY], (code_of(mortal),))
+    """A worker takes 50 ms for a picture; ten times that is asked for."""
+    deadline = 1.0
+    greys = [png(np.full((8, 8), level)) for level in range(146, 154)]
+    expected = expected_of(mortal, greys, (code_of(mortal),))
+    arguments = ("--code", code_of(mortal), "--workers", 1, "--threads", 1, "--deadline", deadline, "--queue", 40)
     with Serving(mortal.folder, *arguments) as server:
-        client, before = Client(server.port, [GREY]), 0
+        client = Client(server.port, greys)
+        processes, before = [server.process.pid, *server.workers()], list[int]()
 
-        async def wait() -> None:
-            nonlocal before
+        async def overload() -> None:
+            goes_on = True
+            asking = [
+                asyncio.create_task(one) for one in (client.offer(200, lambda: goes_on), client.probe(lambda: goes_on))
+            ]
             await answered(client, 60)
-            before = server.memory()
+            before.extend(map(resident, processes))
             await answered(client, 150)
+            goes_on = False
+            await asyncio.gather(*asking)
 
-        while_asked(client, 60, wait)
+        asyncio.run(overload())
+        assert [server.process.pid, *server.workers()] == processes  # none of them has ended
         assert client.wrong(expected) == 0 and not client.broken
-        assert client.statuses[429] > len(client.answers) and client.statuses.keys() <= {200, 429, 503}
+        assert client.statuses.keys() <= {200, 429, 503} and client.statuses[429] > 2 * len(client.answers)
         assert client.statuses[503] < client.statuses[429] / 10
         assert all(int(headers["retry-after"]) > 0 for headers in client.refusals)
-        assert server.memory() < 1.1 * before
+        # A batch is as long as this machine makes it, and so is the way to the front and back.
+        batch = server.metric("vitral_slowest_batch_seconds")
+        assert last(client.seconds) <= deadline + batch + max(client.probes)
+        assert all(now < 1.1 * then for now, then in zip(map(resident, processes), before, strict=True))
         assert server.predict(PICTURES[0]).status in (200, 429)
 
 
@@ -225,38 +238,34 @@ def server(trained: Run) -> Iterator[Serving]:
 
 
 def test_a_thousand_idle_connections_are_no_burden(server: Serving) -> None:
+    count = min(1_000, allow_files(2_048) - 256)
     with ExitStack() as stack:
-        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(900)]
+        idle = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(count)]
         for one in idle[::3]:
             one.sendall(b"POST /predict HTTP/1.1\r\nHost:")
         for one in idle[1::3]:
             one.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nbegun")
         assert server.predict(PICTURES[0]).status == 200
-        for one in idle[:2]:  # those that begin and do not go on are dropped
-            one.settimeout(120)
-            while one.recv(65_536):
-                pass
+        idle[0].settimeout(120)
+        while idle[0].recv(65_536):  # those that begin and do not go on are dropped
+            pass
     assert server.predict(PICTURES[0]).status == 200
 
 
 def test_whatever_the_description_allows_is_answered_as_it_says(server: Serving, tmp_path: Path) -> None:
-    """2,000 requests that schemathesis makes of /openapi.json: no 5xx, no status that is not described."""
+    """More than a thousand requests that schemathesis makes of /openapi.json: no 5xx, no status that is not described.
+    benchmarks/serve_holds.py sends three times as many."""
     program = shutil.which("schemathesis") or shutil.which("schemathesis", path=str(Path(sys.executable).parent))
     if program is None:
         pytest.skip("schemathesis is not installed: pip install schemathesis")
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
     address = f"http://127.0.0.1:{server.port}/openapi.json"
-    command = [program, "run", address, "--checks", checks, "--max-examples", "350", "--seed", "1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=170)
+    command = [program, "run", address, "--checks", checks, "--max-examples", "150", "--seed", "1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout
+    made = re.search(r"([\d,]+) generated", done.stdout)
+    assert made and int(made[1].replace(",", "")) >= 1_000
     assert not any("Traceback" in line for line in server.lines)
-
-
-def damaged(content: bytes, chance: random.Random) -> bytes:
-    """A request of which something is lost, doubled or changed."""
-    start, end = sorted(chance.randrange(len(content)) for _ in range(2))
-    middle = (b"", 2 * content[start:end], chance.randbytes(end - start), content[start:end][::-1])[chance.randrange(4)]
-    return content[:start] + middle + content[end:]
 
 
 def test_nonsense_is_answered_or_dropped_and_the_server_goes_on(server: Serving) -> None:

@@ -191,6 +191,13 @@ def test_headers_that_cannot_be_are_refused(server: Serving, head: str) -> None:
     assert server.predict(PICTURES[0]).status == 200
 
 
+@pytest.mark.parametrize("first", ["HTTP/1.0", "HTTP/1.1\r\nConnection: close"])
+def test_who_ends_its_side_after_the_last_request_has_its_answer(server: Serving, first: str) -> None:
+    rest = f"Host: localhost\r\nContent-Type: image/png\r\nContent-Length: {len(PICTURES[0])}\r\n\r\n"
+    told = raw(server, f"POST /predict {first}\r\n{rest}".encode() + PICTURES[0])
+    assert told.startswith(b"HTTP/1.1 200") and told.endswith(b"}]")
+
+
 def test_a_body_is_cut_off_where_it_is_too_long(server: Serving) -> None:
     """It says so in advance, or it only goes on and on."""
     told = raw(server, b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99000000\r\n\r\nbegun")

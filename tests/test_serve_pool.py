@@ -148,11 +148,13 @@ def test_a_picture_that_ends_workers_after_its_deadline_is_named_all_the_same() 
     """A worker that hangs is waited for longer than any deadline."""
 
     async def hangs(message: Message) -> Message:
-        await asyncio.sleep(0.2)
-        raise EOFError
+        if b"x" in message.parts:
+            await asyncio.sleep(0.2)
+            raise EOFError
+        return await answers(message)
 
     async def run() -> None:
-        pool, told = await pool_of(hangs, hangs, answers)
+        pool, told = await pool_of(hangs, hangs, hangs)
         assert [await ask(pool, b"x", seconds=0.1) for _ in range(3)] == [503, 422, 422]
         assert len(pool.workers) == 1 and sum("its sha256 is" in line for line in told) == 1
         assert await ask(pool, b"y") == 200
@@ -178,8 +180,9 @@ def test_a_log_that_is_broken_loses_no_question() -> None:
         raise BrokenPipeError
 
     async def run() -> None:
-        pool = Pool(SETTINGS, 1, [await worker_that(one) for one in (ends, answers)], broken)
-        assert await ask(pool, b"x") == 200
+        deadly = ends_with(b"y")
+        pool = Pool(SETTINGS, 1, [await worker_that(one) for one in (deadly, deadly)], broken)
+        assert [await ask(pool, one) for one in (b"x", b"y", b"y")] == [200, 422, 503]
         await pool.end()
 
     asyncio.run(run())
@@ -187,18 +190,21 @@ def test_a_log_that_is_broken_loses_no_question() -> None:
 
 def test_after_workers_that_lived_shortly_the_next_one_waits_ever_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        pool, _ = await pool_of(ends, ends, ends, answers)
+        pool, _ = await pool_of(*[answers] * 4)
         waits: list[float] = []
 
-        async def replace(core: int | None, wait: float) -> None:
+        async def replace(wait: float) -> None:
             waits.append(wait)
 
         monkeypatch.setattr(pool, "_replace", replace)
-        oldest = pool._idle[2]
-        oldest.ready_at -= 3600
-        assert [await ask(pool, one) for one in (b"x", b"y")] == [422, 200]
-        await asyncio.sleep(0)
-        assert waits == [0.5, 1.0, 0.0]
+        for number, worker in enumerate(list(pool.workers)):
+            worker.ready_at -= 3600 * (number == 0)
+            worker.process.kill()
+            worker.peer.cancel()  # type: ignore[attr-defined]
+            async with asyncio.timeout(60):
+                while len(waits) <= number:
+                    await asyncio.sleep(0.01)
+        assert waits == [0.0, 0.5, 1.0, 2.0]
         await pool.end()
 
     asyncio.run(run())

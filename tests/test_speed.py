@@ -1,9 +1,6 @@
 """Precision and compiling: by measuring, recorded, used again."""
 
 import json
-import platform
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -224,23 +221,3 @@ def test_in_short_numbers_tokens_and_muon_stay_short_and_weights_do_not() -> Non
         learner.update(step, share=1.0)
     tensors = [*learner.model.parameters(), *learner.optimizers.tensors().values()]
     assert {tensor.dtype for tensor in tensors} == {torch.float32} and all(t.isfinite().all() for t in tensors)
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told")
-def test_memory_that_a_step_frees_is_there_for_the_next_one() -> None:
-    """96 MB in blocks that come and go, five times, are 117,000 pages: without it all of them may be fetched anew, or
-    none, by what lies behind them. In a process of its own: what others have left free would do as well."""
-    program = """
-import resource, torch
-from vitral.training.allocator import keep_freed_memory
-keep_freed_memory(True)
-def blocks():
-    for _ in range(5):
-        [torch.ones(3_000_000) for _ in range(8)]
-blocks()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-blocks()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 1_000  # pages

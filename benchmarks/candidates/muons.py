@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from vitral.training.learner import Learner
-from vitral.training.optimizers import MuonOptimizer, Optimizers, orthogonalised
+from vitral.training.optimizers import MuonOptimizer, Optimizers
 
 # Amsel et al. 2025 (2505.16932): the best polynomial for each of five steps, the first for singular values from 0.001
 # on. Each is made a little smaller than it could be, since products are rounded.
@@ -23,26 +23,10 @@ POLAR_EXPRESS = [
 ]
 
 
-class OtherMuon(MuonOptimizer):
-    """Muon, with another step between momentum and weights."""
-
-    def nearest(self, updates: Tensor, parameters: list[Tensor]) -> Tensor:  # (K, rows, columns) → as updates
-        return orthogonalised(updates.bfloat16() if self.short else updates)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for matrices, updates in self._by_shape(group["params"], group["momentum"]):
-                steps = self.nearest(torch.stack(updates), [matrix for matrix, _ in matrices])
-                scale = max(1, steps.shape[1] / steps.shape[2]) ** 0.5
-                for (matrix, rows), step in zip(matrices, steps, strict=True):
-                    matrix.add_(step[rows], alpha=-group["lr"] * scale)
-
-
-class PolarExpress(OtherMuon):
+class PolarExpress(MuonOptimizer):
     """Singular values come nearer to 1."""
 
-    def nearest(self, updates: Tensor, parameters: list[Tensor]) -> Tensor:
+    def nearest(self, updates: Tensor) -> Tensor:
         short = updates.bfloat16() if self.short else updates
         wide = short.shape[1] <= short.shape[2]
         x = short if wide else short.mT
@@ -53,13 +37,13 @@ class PolarExpress(OtherMuon):
         return x if wide else x.mT
 
 
-class NorMuon(OtherMuon):
+class NorMuon(MuonOptimizer):
     """Each row of a step is divided by how large it has been (Li et al. 2025, 2510.05491); the whole stays as large."""
 
     decay = 0.95
 
-    def nearest(self, updates: Tensor, parameters: list[Tensor]) -> Tensor:
-        steps = super().nearest(updates, parameters).float()
+    def nearest(self, updates: Tensor) -> Tensor:
+        steps = super().nearest(updates).float()
         rows = self.state.setdefault(tuple(steps.shape), {}).setdefault("rows", torch.zeros_like(steps[..., :1]))
         rows.lerp_(steps.square().mean(dim=2, keepdim=True), 1 - self.decay)
         even = steps / (rows.sqrt() + 1e-8)
@@ -67,7 +51,7 @@ class NorMuon(OtherMuon):
         return even * (sizes[0] / sizes[1].clamp_min(1e-8))  # the head starts at zero: the first gradients are none
 
 
-class RisingMomentum(OtherMuon):
+class RisingMomentum(MuonOptimizer):
     """Momentum rises from 0.85 to what the recipe says, in 300 steps (modded-nanogpt)."""
 
     steps = 0
@@ -80,7 +64,7 @@ class RisingMomentum(OtherMuon):
         super().step()
 
 
-def instead(kind: type[OtherMuon]) -> Callable[[Learner], Optimizers]:
+def instead(kind: type[MuonOptimizer]) -> Callable[[Learner], Optimizers]:
     """What makes the optimizers of a learner anew, with this one in the place of Muon."""
 
     def make(learner: Learner) -> Optimizers:

@@ -13,7 +13,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitral.data.batches import Batch
 from vitral.model import build
 from vitral.recipes.cifar10 import cifar10
-from vitral.training.allocator import keep_freed_memory
 from vitral.training.learner import Learner
 from vitral.training.speed import FASTER, bfloat16_speed
 
@@ -62,12 +61,10 @@ def measure_step(device: torch.device, precision: str, seconds: float = SECONDS)
         float((matrix @ matrix)[0, 0])
         return 2 * SIDE**3 / (time.perf_counter() - began)
 
-    keep_freed_memory(True)  # as training does
     rate_of_step(), rate_of_product()  # the first ones also set things up
     started_at = time.perf_counter()
     while len(rates) < LEAST_ROUNDS or time.perf_counter() - started_at < seconds:
         rates.append((rate_of_step(), max(rate_of_product() for _ in range(3))))
-    keep_freed_memory(False)
     steps, products = (median(rate) for rate in zip(*rates, strict=True))
     share = median(step * work / product for step, product in rates)
     return StepSpeed(steps * len(batch.labels), products, share)

@@ -23,7 +23,7 @@ from vitral.progress import Tell, silent
 from vitral.recipe import Recipe
 from vitral.recipes.quick import QUICK, quick_model, quick_train
 from vitral.targets import is_one_class
-from vitral.training.config import Init, parse_budget
+from vitral.training.config import Init, Train, parse_budget
 
 if TYPE_CHECKING:
     from vitral.data.pack import PackForecast
@@ -40,6 +40,8 @@ SHORT = 120  # seconds
 MANY = 2_000  # pictures: from here on packing them may take minutes, and is forecast
 MOST_OF_DISK = 0.5  # of what is free: a larger pack of shards is not made by itself
 WORTH_TELLING = 20  # seconds of it
+SEEN_A_SECOND = 300  # pictures that the quick model learns from on two cores, in 64 × 64 pixels: roughly
+FEW_PASSES = 5  # through the pictures: for fewer, weak crops teach sooner (docs/decisions/0020-by-itself.md)
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,6 @@ def choose(
     is_photograph = min(height, width) >= PHOTOGRAPH
     size, patch = sizes_for(height, width)
     model = QUICK.get(str(settings.get("model.kind")), quick_model)(size, patch)
-    augment, how = augment_for(index.channels, min(height, width))
     if len(index.samples) >= MANY or min(height, width) >= LARGE:
         from vitral.training.budget import MOST_BEFORE, propose
 
@@ -90,6 +91,8 @@ def choose(
     train = Recipe().changed({"train.budget": budget}).changed(length).train
     shards, how_read = _reading(Recipe(model=model).changed(about_data), index, parse_budget(train.budget)[0])
     batch = batch_size_for(count, parse_budget(train.budget)[0] if is_photograph else 0.0)
+    passes = passes_of(train, batch, count) if count >= MANY else math.inf
+    augment, how = augment_for(index.channels, min(height, width), passes)
     recipe = Recipe(model=model, train=quick_train(budget, batch, baseline=True, kind=model.kind)).changed(
         {"data.augment": augment.write(), "data.shards": shards}
     )
@@ -414,8 +417,22 @@ def _whole(side: float, patch: int) -> int:
     return max(4, round(side / patch)) * patch
 
 
-def augment_for(channels: int, short: int) -> tuple[Augment, str]:
-    """How to augment pictures of so many channels and so short a side; and a sentence on that."""
+def passes_of(train: Train, batch: int, count: int) -> float:
+    """How often each of so many pictures is going to be seen, roughly.
+
+    >>> passes_of(Train(budget="10m"), 128, 90_000), passes_of(Train(budget="500steps"), 128, 32_000)
+    (2.0, 2.0)
+    """
+    seconds, steps = parse_budget(train.budget)
+    return (seconds * SEEN_A_SECOND or steps * batch) / count or float(train.epochs)
+
+
+def augment_for(channels: int, short: int, passes: float = math.inf) -> tuple[Augment, str]:
+    """How to augment pictures of so many channels and so short a side, each of which is seen so often; and a sentence
+    on that."""
+    if short >= PHOTOGRAPH and passes < FEW_PASSES:
+        sentence = "Photographs, of which each is seen only a few times: most of it is looked at, mirrored."
+        return Augment(crop=0.6, flip="random"), sentence
     if short >= PHOTOGRAPH:
         jitter = Augment(crop=0.35, flip="random", brightness=0.3, contrast=0.3, saturation=0.3)
         return jitter, "Photographs: a part of each is looked at, another each time, mirrored, brighter or darker."

@@ -20,7 +20,6 @@ from vitral.processes import Processes
 from vitral.progress import Progress, tap
 from vitral.recipe import Recipe
 from vitral.run import Choices, Comparison, Run, free_folder
-from vitral.training.allocator import keep_freed_memory
 from vitral.training.budget import Forecast
 from vitral.training.preparation import Plan, prepare
 from vitral.training.session import Epoch, Session, begins_stretch, resolve_run
@@ -196,7 +195,6 @@ def events(
     learner, progress = plan.learner, session.progress
     finished, threads = False, torch.get_num_threads()
     torch.set_num_threads(session.record.choices.threads)
-    keep_freed_memory(True)
     try:
         yield Started(
             session.run,
@@ -232,7 +230,6 @@ def events(
         # Also when the generator is closed or something fails: what was learnt is never lost.
         session.end(finished)
         torch.set_num_threads(threads)
-        keep_freed_memory(False)
     yield Finished(session.run, session.seconds)
 
 

@@ -190,12 +190,15 @@ class MuonOptimizer(torch.optim.Optimizer):
             shared = [one for one in group["params"] if is_slice(one)]  # each comes together alone: whole it is large
             for some in [[one for one in group["params"] if not is_slice(one)], *([one] for one in shared)]:
                 for matrices, updates in self._by_shape(some, group["momentum"]):
-                    together = torch.stack(updates)  # (K, rows, columns): one product for all K
-                    steps = orthogonalised(together.bfloat16() if self.short else together)
+                    steps = self.nearest(torch.stack(updates))  # (K, rows, columns): one product for all K
                     scale = max(1, steps.shape[1] / steps.shape[2]) ** 0.5
                     for (matrix, rows), step in zip(matrices, steps, strict=True):
                         matrix.mul_(1 - group["lr"] * group["weight_decay"])
                         matrix.add_(step[rows], alpha=-group["lr"] * scale)
+
+    def nearest(self, updates: Tensor) -> Tensor:  # (K, rows, columns) → the same
+        """The steps for these updates, at a full rate of 1."""
+        return orthogonalised(updates.bfloat16() if self.short else updates)
 
     def _by_shape(
         self, parameters: Iterable[Tensor], share: float

@@ -14,8 +14,9 @@ from starlette.routing import Route
 from vitral.deploy.serve.bodies import pictures_of, read_body
 from vitral.deploy.serve.facts import ModelFacts
 from vitral.deploy.serve.guard import check_host, check_origin, check_token
-from vitral.deploy.serve.openapi import STYLE, openapi, page
+from vitral.deploy.serve.openapi import openapi
 from vitral.deploy.serve.options import Options
+from vitral.deploy.serve.page import STYLE, page
 from vitral.deploy.serve.questions import Refusal
 from vitral.deploy.serve.replies import SAFE, as_json, refused
 from vitral.deploy.serve.service import Service
@@ -102,7 +103,9 @@ async def _no_such_address(request: Request, error: Exception) -> Response:
 async def _page(service: Service, request: Request) -> Response:
     if request.url.path == "/page.css":
         return Response(STYLE, 200, PAGE, "text/css")
-    return Response(page(openapi(service.pool.models), service.settings.glass), 200, PAGE, "text/html")
+    place = request.headers.get("host", "127.0.0.1:8000")
+    html = page(service.pool.models, place, bool(service.tokens), service.settings.glass)
+    return Response(html, 200, PAGE, "text/html")
 
 
 async def _openapi(service: Service, request: Request) -> Response:
@@ -148,7 +151,9 @@ async def _map(service: Service, facts: ModelFacts, options: Options, pictures: 
     if len(pictures) != 1:
         raise Refusal(400, "A map is of one picture: send one at a time.")
     if options.map not in facts.methods:
-        there = ", ".join(facts.methods) or "none: it is an exported file, so serve the run that it is from"
+        if not facts.methods:
+            raise Refusal(400, f"{facts.name} is an exported file, which has no maps: serve the run that it is from.")
+        there = ", ".join(facts.methods)
         raise Refusal(400, f"There is no map {options.map[:100]!r} of {facts.name}. There are: {there}.")
     head = {"kind": "map", "model": facts.name, "method": options.map}
     answer = await service.pool.look(head, pictures[0], service.expires(options.deadline))

@@ -14,6 +14,8 @@ from vitral.deploy.serve.settings import ServeSettings
 from vitral.deploy.serve.tensors import from_base64, read_json
 
 MOST_NAME = 200  # characters of a picture's name
+# Besides image/…: of a file that is one picture. curl calls whatever it is given by --data-binary the third.
+AS_IT_IS = (b"application/octet-stream", b"", b"application/x-www-form-urlencoded")
 MOST_FIELDS = 16  # of a form, beside its pictures
 
 
@@ -83,13 +85,13 @@ def pictures_of(content: bytes, content_type: str, most: int) -> list[Named]:
         pictures = _from_multipart(content, options.get(b"boundary", b""), most)
     elif kind == b"application/json":
         pictures = _from_json(content, most)
-    elif kind.startswith(b"image/") or kind in (b"application/octet-stream", b""):
+    elif kind.startswith(b"image/") or kind in AS_IT_IS:
         pictures = [Named("", content)]
     else:
         raise Refusal(
             415,
-            "Send a picture as it is (Content-Type image/… or application/octet-stream), as multipart/form-data, "
-            "or as JSON.",
+            f"The Content-Type is {kind.decode(errors='replace')[:100]}. Send a picture as it is (image/… or "
+            "application/octet-stream), as multipart/form-data, or as JSON.",
         )
     if not pictures:
         raise Refusal(400, "There is no picture in the request.")

@@ -49,6 +49,12 @@ class Connection(HttpToolsProtocol):
         if self._timer is None and self.timeout_keep_alive_task is None and self._is_idle:
             self._give(self._limits.head_seconds)  # empty lines, which begin no request
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client has ended its side. If it said that this is its last request, it waits for the answer; else it
+        has gone, and nobody need work on it."""
+        complete = self.cycle is not None and not self.cycle.more_body
+        return complete and not self.cycle.keep_alive and not self._is_idle
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._reads_head, self._said = True, 0

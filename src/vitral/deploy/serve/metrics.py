@@ -35,6 +35,10 @@ class Metrics:
         self._batch = Histogram(
             "vitral_batch_seconds", "A worker with a batch.", buckets=SECONDS, registry=self.registry
         )
+        self._slowest = Gauge(
+            "vitral_slowest_batch_seconds", "The longest that a worker was with a batch.", registry=self.registry
+        )
+        self._longest = 0.0
         self.waiting = Gauge("vitral_waiting_pictures", "Pictures in the queue.", registry=self.registry)
         self.workers = Gauge("vitral_workers", "Workers that can be asked.", registry=self.registry)
         self.restarts = Gauge(
@@ -53,6 +57,8 @@ class Metrics:
         self._pictures.labels(model).inc(pictures)
         self._sizes.observe(pictures)
         self._batch.observe(seconds)
+        self._longest = max(self._longest, seconds)
+        self._slowest.set(self._longest)
 
     def text(self) -> bytes:
         """As Prometheus reads it."""

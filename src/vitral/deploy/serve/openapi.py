@@ -1,7 +1,6 @@
-"""The addresses as OpenAPI describes them, and the same as a page that needs nothing from elsewhere."""
+"""The addresses as OpenAPI describes them."""
 
 from collections.abc import Mapping
-from html import escape
 from importlib.metadata import version
 from typing import Any
 
@@ -77,7 +76,11 @@ def openapi(models: Mapping[str, ModelFacts]) -> dict[str, Any]:
     infer = {"application/json": {"schema": tensors}, "application/octet-stream": {"schema": FILE}}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Vitral", "version": version("vitral"), "description": _about(models)},
+        "info": {
+            "title": "Vitral",
+            "version": version("vitral"),
+            "description": " ".join(f"{one.name}: {about(one)}" for one in models.values()),
+        },
         "paths": {
             "/predict": {"post": _operation("What a picture shows, or several.", _answers(), options, bodies)},
             "/v2": {"get": _operation("The server.")},
@@ -100,23 +103,32 @@ def openapi(models: Mapping[str, ModelFacts]) -> dict[str, Any]:
     }
 
 
-def _about(models: Mapping[str, ModelFacts]) -> str:
-    each = (
-        f"{one.name} takes {one.image_size[0]} × {one.image_size[1]} pixels and knows {one.outputs:,} outputs"
-        for one in models.values()
-    )
-    return "; ".join(each) + "."
+def about(one: ModelFacts) -> str:
+    """A model in a sentence: "It takes 28 × 28 pixels and knows 10 classes."."""
+    of_classes = len(one.targets) == 1 and one.targets[0].kind == "class"
+    knows = f"{one.outputs:,} {'classes' if of_classes else 'outputs'}"
+    return f"It takes {one.image_size[1]} × {one.image_size[0]} pixels and knows {knows}."
 
 
 def _answers() -> dict[str, Any]:
-    return {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "properties": {"path": TEXT, "label": TEXT, "probability": NUMBER},
-            "required": ["path"],
-        },
+    """As `vitral predict --json`: which of these there are hangs on what the model tells."""
+    probabilities = {"type": "object", "properties": {"label": TEXT, "probability": NUMBER, "threshold": NUMBER}}
+    known = {
+        "path": TEXT,
+        "label": TEXT,
+        "probability": NUMBER,
+        "labels": {"type": "array", "items": TEXT},
+        "value": NUMBER,
+        "low": {"type": ["number", "null"]},
+        "high": {"type": ["number", "null"]},
+        "tasks": {"type": "object"},
+        "unsure": {"type": "boolean"},
+        "unknown": {"type": ["boolean", "null"]},
+        "distance": {"type": ["number", "null"]},
+        "probabilities": {"type": "array", "items": probabilities},
+        "error": TEXT,
     }
+    return {"type": "array", "items": {"type": "object", "properties": known, "required": ["path"]}}
 
 
 def _operation(
@@ -139,38 +151,3 @@ def _operation(
         **({"requestBody": {"required": True, "content": bodies}} if bodies else {}),
         "responses": {"200": {"description": "The answer.", "content": content}, **failed},
     }
-
-
-STYLE = """:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
-body { max-width: 46rem; margin: 2rem auto; padding: 0 1rem; }
-h2 { font-size: 1rem; font-family: ui-monospace, monospace; margin: 2rem 0 0; overflow-wrap: anywhere; }
-table { border-collapse: collapse; } td { padding: 0.1rem 1rem 0.1rem 0; vertical-align: top; }
-code { font-family: ui-monospace, monospace; }
-"""
-
-
-def page(described: Mapping[str, Any], glass: bool = True) -> str:
-    """The description as a page for people."""
-    look = ' · <a href="glass">look inside</a>' if glass else ""
-    sections = [
-        f"<h2>{method.upper()} {escape(path)}</h2><p>{escape(operation['summary'])}</p>" + _details(operation)
-        for path, methods in described["paths"].items()
-        for method, operation in methods.items()
-    ]
-    statuses = "".join(f"<tr><td>{status}</td><td>{escape(words)}</td></tr>" for status, words in STATUSES.items())
-    info = described["info"]
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f'<title>Vitral</title><link rel="stylesheet" href="page.css"><h1>Vitral {escape(info["version"])}</h1>'
-        f"<p>{escape(info['description'])}</p>"
-        f'<p><a href="openapi.json">openapi.json</a>{look}</p>'
-        + "".join(sections)
-        + f"<h2>What else it may answer</h2><table>{statuses}</table>"
-    )
-
-
-def _details(operation: Mapping[str, Any]) -> str:
-    rows = [(one["name"], one.get("description", "")) for one in operation.get("parameters", [])]
-    rows += [("body", kind) for kind in operation.get("requestBody", {}).get("content", {})]
-    cells = (f"<tr><td><code>{escape(name)}</code></td><td>{escape(words)}</td></tr>" for name, words in rows)
-    return f"<table>{''.join(cells)}</table>" if rows else ""

@@ -5,7 +5,6 @@ A pool is one generation of models. To take over new ones is to open another poo
 
 import asyncio
 import math
-import os
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
@@ -74,7 +73,7 @@ class Pool:
     @classmethod
     async def open(cls, settings: ServeSettings, workers: int, threads: int, tell: Tell) -> "Pool":
         """So many workers, all of which have loaded the models and answered."""
-        tasks = [asyncio.create_task(Worker.start(settings, threads, core)) for core in cores_of(workers, threads)]
+        tasks = [asyncio.create_task(Worker.start(settings, threads)) for _ in range(workers)]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
@@ -98,11 +97,9 @@ class Pool:
 
     async def measure_one(self, seconds: float, threads: int) -> float:
         """The same of one worker with so many threads, while the others rest."""
-        one, core = self._idle[0], self._idle[0].core
-        one.stay_on(None)
+        one = self._idle[0]
         await one.ask({"kind": "threads", "threads": threads})
         answer = await one.ask({"kind": "measure", "seconds": seconds})
-        one.stay_on(core)
         await one.ask({"kind": "threads", "threads": self.threads})
         return answer.head["rate"]
 
@@ -110,7 +107,6 @@ class Pool:
         """End all workers but one, which has so many threads."""
         one, *others = self._idle
         await asyncio.gather(*(worker.end() for worker in others))
-        one.stay_on(None)
         await one.ask({"kind": "threads", "threads": threads})
         self.workers, self._idle, self.size, self.threads = {one}, [one], 1, threads
 
@@ -152,7 +148,8 @@ class Pool:
         self._scheduled = False
         while self._idle and (taken := self.queue.take(len(self.workers), self._most)):
             model, items = taken
-            run = self._spawn(self._run(self._idle.pop(0), model, items), self._running)  # it has rested longest
+            # The one that has just worked: what it needs is still near its core.
+            run = self._spawn(self._run(self._idle.pop(), model, items), self._running)
             run.add_done_callback(partial(_refuse_if_cancelled, items))  # also where it had not begun
 
     @property
@@ -227,7 +224,7 @@ class Pool:
             lived = now - worker.ready_at
             self._short_lives = self._short_lives + 1 if lived < SHORT_LIFE else 0
             wait = min(0.25 * 2**self._short_lives, SLOWEST_START) if self._short_lives else 0.0
-            self._spawn(self._replace(worker.core, wait), self._replacing)
+            self._spawn(self._replace(wait), self._replacing)
         self._schedule()
         self.tell(f"A worker ended ({_how(worker)}), which had {len(items)} pictures; another one is being started.")
         if deadly:
@@ -240,13 +237,13 @@ class Pool:
             raise _deadly(item.name)
         return deaths > 0
 
-    async def _replace(self, core: int | None, wait: float) -> None:
+    async def _replace(self, wait: float) -> None:
         """Another worker after so many seconds, tried again and again, more and more seldom."""
         await asyncio.sleep(wait)
         wait = max(wait, 0.5)
         while not self._ended:
             try:
-                worker = await Worker.start(self.settings, self.threads, core)
+                worker = await Worker.start(self.settings, self.threads)
             except Exception as error:
                 self.tell(f"A worker could not be started: {error} It is tried again in {wait:g} s.")
                 await asyncio.sleep(wait)
@@ -358,12 +355,6 @@ class Pool:
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         looking = [one for one in ended if isinstance(one, Worker)]
         await asyncio.gather(*(worker.end() for worker in [*self.workers, *looking]))
-
-
-def cores_of(workers: int, threads: int) -> Sequence[int | None]:
-    """A core for each worker, where each has one thread and there are as many as cores; else none has its own."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    return cores if threads == 1 and len(cores) == workers else [None] * workers
 
 
 def _say_nothing(model: str, pictures: int, seconds: float) -> None:

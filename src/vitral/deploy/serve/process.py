@@ -27,7 +27,6 @@ class Worker:
     ) -> None:
         self.process = process
         self.models: tuple[ModelFacts, ...] = ()
-        self.core: int | None = None
         self.when_lost: Callable[[], None] = lambda: None  # is called when it ends while nothing is asked of it
         self.ready_at = asyncio.get_running_loop().time()
         self._reader, self._writer = reader, writer
@@ -36,7 +35,7 @@ class Worker:
         self._listening = asyncio.create_task(self._listen())
 
     @classmethod
-    async def start(cls, settings: ServeSettings, threads: int, core: int | None = None) -> "Worker":
+    async def start(cls, settings: ServeSettings, threads: int) -> "Worker":
         """A process that has loaded its models and tried them; what it cannot load is a VitralError. Whatever else
         happens, nothing of it is left."""
         ours, theirs = socket.socketpair()
@@ -54,7 +53,6 @@ class Worker:
             process.wait()
             raise
         try:
-            worker.stay_on(core)
             hello = {"settings": settings.write(), "threads": threads}
             head, _ = await worker.ask(hello, patience=LOAD_SECONDS)
             worker.models = tuple(ModelFacts.read(one) for one in head["models"])
@@ -70,14 +68,6 @@ class Worker:
     def has_ended(self) -> bool:
         """Whether nothing more will come from it."""
         return self._ends or self._listening.done()
-
-    def stay_on(self, core: int | None) -> None:
-        """Keep it on one core; None: on any. Who wakes a process over a socket draws it to its own core, and so two
-        workers would share one while another had nothing to do."""
-        self.core = core
-        if hasattr(os, "sched_setaffinity"):
-            with suppress(OSError):  # it has ended, which is noticed elsewhere, or the system does not want it
-                os.sched_setaffinity(self.process.pid, os.sched_getaffinity(0) if core is None else {core})
 
     async def ask(self, head: dict[str, Any], parts: Sequence[Part] = (), patience: float = HANG_SECONDS) -> Message:
         """What it answers; WorkerLost where it ends instead, or takes longer than `patience` seconds."""

@@ -84,7 +84,15 @@ def metadata(facts: ModelFacts) -> dict[str, Any]:
         outputs.append({"name": "distance", "datatype": "FP32", "shape": [-1]})
     outputs.append({"name": "label", "datatype": "BYTES", "shape": [-1]})
     platform = f"vitral_{facts.runtime.split()[0].lower()}"
-    return {"name": facts.name, "versions": [VERSION], "platform": platform, "inputs": inputs, "outputs": outputs}
+    names = [name for target in facts.targets for name in target.names]  # of the columns of the first output
+    return {
+        "name": facts.name,
+        "versions": [VERSION],
+        "platform": platform,
+        "inputs": inputs,
+        "outputs": outputs,
+        "parameters": {"names": names},
+    }
 
 
 def _pictures_of(asked: InferRequest, facts: ModelFacts) -> list[tuple[Kind, Part]]:
