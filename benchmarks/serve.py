@@ -258,6 +258,7 @@ def draw(results: dict[str, Any]) -> None:
     """Pictures a second, for each model: the median of the rounds, with the least and most."""
     import matplotlib.pyplot as plt
 
+    results = {name: results[name] for name in TITLES if name in results}
     figure, axes = plt.subplots(1, len(results), figsize=(3.4 * len(results), 3.4), squeeze=False, layout="constrained")
     for axis, (name, found) in zip(axes[0], results.items(), strict=True):
         for place, (way, label, colour) in enumerate((("vitral", "Vitral", "C0"), ("litserve", "LitServe", "C1"))):

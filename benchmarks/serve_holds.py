@@ -66,6 +66,7 @@ def told(client: Client, expected: list[dict[str, Any]]) -> Figures:
         "statuses": {str(status): count for status, count in sorted(client.statuses.items())},
         "wrong": client.wrong(expected),
         "broken": len(client.broken),
+        "broken_by": sorted(set(client.broken)),
         "without_retry_after": sum("retry-after" not in headers for headers in client.refusals),
     }
 
@@ -106,6 +107,7 @@ def overload(make: Made, seconds: float) -> Figures:
             "refused_p50": statistics.median(client.refused_in),
             "refused_p99": last(client.refused_in),
             "growth": growth,
+            "memory_mb": [[one[0] / 1e6, max(one) / 1e6] for one in zip(*memory, strict=True)],
             "workers_ended": server.metric("vitral_worker_restarts"),
         }
     held = not found["wrong"] + found["broken"] + found["without_retry_after"] + found["workers_ended"]

@@ -187,17 +187,25 @@ class Client:
 
     async def offer(self, rate: float, goes_on: Callable[[], bool]) -> None:
         """So many requests a second, whatever becomes of them, each over a connection that nobody uses."""
-        free: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        free: list[tuple[float, asyncio.StreamReader, asyncio.StreamWriter]] = []  # since when nobody uses it
         asking, offered, started_at = set[asyncio.Task[None]](), 0, time.monotonic()
+
+        async def take() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            while free:
+                since, reader, writer = free.pop()
+                if time.monotonic() - since < 15:  # the server closes it soon
+                    return reader, writer
+                writer.close()
+            return await asyncio.open_connection("127.0.0.1", self.port)
 
         async def one(number: int) -> None:
             try:
                 async with asyncio.timeout(PATIENCE):
-                    pair = free.pop() if free else await asyncio.open_connection("127.0.0.1", self.port)
-                    if await self._ask(number, *pair):
-                        free.append(pair)
+                    reader, writer = await take()
+                    if await self._ask(number, reader, writer):
+                        free.append((time.monotonic(), reader, writer))
                     else:
-                        pair[1].close()
+                        writer.close()
             except (EOFError, OSError, TimeoutError) as error:
                 self.broken.append(repr(error))
 
@@ -209,7 +217,7 @@ class Client:
                 offered += 1
             await asyncio.sleep(0.01)
         await asyncio.gather(*asking)
-        for _, writer in free:
+        for _, _, writer in free:
             writer.close()
 
     async def probe(self, goes_on: Callable[[], bool]) -> None:
