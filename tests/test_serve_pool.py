@@ -58,6 +58,7 @@ async def worker_that(behaves: Behaviour) -> Worker:
                 await writer.wait_closed()
 
     worker.peer = asyncio.create_task(answer())  # type: ignore[attr-defined]
+    await asyncio.sleep(0)  # it has begun: one that is cancelled before that would close nothing
     return worker
 
 
